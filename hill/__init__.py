@@ -1,0 +1,47 @@
+"""Classify text into a taxonomy.
+
+The names below are loaded when they are first used, so that importing the package is quick and needs no torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hill.data import Documents, read_data
+    from hill.errors import CheckpointError, ConfigError, DataError, HillError, TaxonomyError
+    from hill.metrics import Scorer, score
+    from hill.taxonomy import Label, Taxonomy, read_taxonomy, write_taxonomy
+
+__all__ = [
+    "CheckpointError",
+    "ConfigError",
+    "DataError",
+    "Documents",
+    "HillError",
+    "Label",
+    "Scorer",
+    "Taxonomy",
+    "TaxonomyError",
+    "read_data",
+    "read_taxonomy",
+    "score",
+    "write_taxonomy",
+]
+
+_ROOMS = {
+    "errors": ("CheckpointError", "ConfigError", "DataError", "HillError", "TaxonomyError"),
+    "taxonomy": ("Label", "Taxonomy", "read_taxonomy", "write_taxonomy"),
+    "data": ("Documents", "read_data"),
+    "metrics": ("Scorer", "score"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for room, names in _ROOMS.items():
+        if name in names:
+            return getattr(import_module(f"hill.{room}"), name)
+    raise AttributeError(f"module 'hill' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,5 @@
+"""`python -m hill` is the command `hill`."""
+
+from hill.cli import main
+
+main()
