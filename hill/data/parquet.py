@@ -1,0 +1,29 @@
+"""Parquet with columns text, labels, and if there is one id; a row's number stands for its line."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hill.extras import need
+
+COLUMNS = ("id", "text", "labels")
+BATCH = 1_000
+
+
+def read_parquet(path: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
+    """Each row's fields, a batch of rows in memory at a time."""
+    arrow = need("pyarrow", "data", "reading Parquet")
+    parquet = need("pyarrow.parquet", "data", "reading Parquet")
+    row = 0
+    try:
+        with parquet.ParquetFile(path) as file:
+            columns = [name for name in file.schema_arrow.names if name in COLUMNS]
+            if not {"text", "labels"} <= set(columns):
+                yield 0, f"the columns are {', '.join(file.schema_arrow.names[:6])}; expected text and labels"
+                return
+            for batch in file.iter_batches(batch_size=BATCH, columns=columns):
+                for fields in batch.to_pylist():
+                    row += 1
+                    yield row, fields
+    except (arrow.ArrowException, OSError) as error:
+        yield row, f"the file cannot be read on: {' '.join(str(error).split())[:200]}"

@@ -1,0 +1,56 @@
+"""The command line as a user runs it: a real process, its output, its exit code."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+TAXONOMY = "id\tparents\tname\nsci\t\tScience\nphys\tsci\tPhysics\n"
+
+
+def hill(*arguments: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hill", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "taxonomy.tsv").write_text(TAXONOMY)
+    (tmp_path / "train.jsonl").write_text('{"text": "quarks", "labels": ["Physics"]}\n')
+    return tmp_path
+
+
+def test_help_and_version() -> None:
+    assert "check" in hill("--help").stdout
+    assert hill("--version").stdout.startswith("hill 0.")
+    assert "JSONL, CSV or Parquet" in hill("check", "--help").stdout
+
+
+def test_check_good_data(folder: Path) -> None:
+    result = hill("check", folder, "--taxonomy", folder / "taxonomy.tsv")
+    assert result.returncode == 0 and "fit to train on" in result.stdout
+    as_json = hill("check", folder, "--taxonomy", folder / "taxonomy.tsv", "--json")
+    document = json.loads(as_json.stdout)
+    assert as_json.returncode == 0 and as_json.stdout.count("\n") == 1
+    assert set(document) == {"fit", "splits", "labels", "problems"}
+    assert document["fit"] is True and document["splits"]["train"]["documents"] == 1
+    assert (document["labels"]["total"], document["labels"]["used"]) == (2, 2)
+
+
+def test_check_bad_data_exits_1(folder: Path) -> None:
+    (folder / "train.jsonl").write_text('{"text": "quarks", "labels": ["Physik"]}\n')
+    result = hill("check", folder, "--taxonomy", folder / "taxonomy.tsv")
+    assert result.returncode == 1 and "train.jsonl:1: label 'Physik' is not in the taxonomy" in result.stdout
+    assert json.loads(hill("check", folder, "--taxonomy", folder / "taxonomy.tsv", "--json").stdout)["fit"] is False
+
+
+def test_a_wrong_request_exits_2_with_one_line(folder: Path) -> None:
+    result = hill("check", folder, "--taxonomy", folder / "none.tsv")
+    assert result.returncode == 2 and result.stdout == ""
+    assert result.stderr.startswith("hill: taxonomy file '") and result.stderr.count("\n") == 1
+    assert hill("check", folder / "none", "--taxonomy", folder / "taxonomy.tsv").returncode == 2
+    assert hill("check").returncode == 2 and hill("chekc").returncode == 2
