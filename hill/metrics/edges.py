@@ -1,0 +1,83 @@
+"""Moving values along the edges of a taxonomy, for a block of documents at once."""
+
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from hill.taxonomy import Taxonomy
+from hill.types import BoolArray, IntArray
+
+Values = TypeVar("Values", bound=npt.NDArray[Any])
+
+
+WIDE = 64
+"""Rounds after which what a label still has to receive is reduced first: a label may have very many children."""
+
+Round = tuple[IntArray, IntArray, IntArray | None]
+
+
+class Edges:
+    """The edges of a taxonomy, in rounds.
+
+    In a round every label receives at most once, so that one array operation serves it, and all that it sends has
+    arrived in earlier rounds. Values have a row a label, so that what a round moves lies together in memory.
+    """
+
+    def __init__(self, taxonomy: Taxonomy) -> None:
+        children, parents = taxonomy.edge_array.T
+        depth = taxonomy.depth[children]
+        self._up = list(_rounds(parents, children, -depth))
+        self._down = list(_rounds(children, parents, depth))
+
+    def close(self, values: Values) -> Values:
+        """The highest value of each label and its descendants: closure for booleans, (L, b) to (L, b)."""
+        closed = values.copy()
+        _receive(self._up, closed, closed, np.maximum)
+        return closed
+
+    def with_child(self, chosen: BoolArray) -> BoolArray:
+        """Where a label has a chosen child: (L, b) to (L, b)."""
+        found = np.zeros_like(chosen)
+        _receive(self._up, found, chosen, np.logical_or)
+        return found
+
+    def rooted(self, chosen: BoolArray) -> BoolArray:
+        """Where a label and all its ancestors are chosen: (L, b) to (L, b)."""
+        whole = chosen.copy()
+        _receive(self._down, whole, whole, np.logical_and)
+        return whole
+
+
+def _receive(rounds: list[Round], values: npt.NDArray[Any], sent: npt.NDArray[Any], join: np.ufunc) -> None:
+    for targets, sources, starts in rounds:
+        arriving = sent[sources] if starts is None else join.reduceat(sent[sources], starts, axis=0)
+        values[targets] = join(values[targets], arriving)
+
+
+def _rounds(targets: IntArray, sources: IntArray, stage: IntArray) -> Iterator[Round]:
+    """Edges stage by stage; within one, first the first edge of every target, then the second, and so on.
+
+    The last round of a stage may bring several edges to a target, together and reduced from these starts.
+    """
+    order = np.lexsort((targets, stage))
+    targets, sources, stage = targets[order], sources[order], stage[order]
+    turn = np.minimum(_turns(targets, stage), WIDE)
+    order = np.lexsort((turn, stage))
+    borders = np.flatnonzero((np.diff(turn[order]) != 0) | (np.diff(stage[order]) != 0)) + 1
+    for part in np.split(order, borders) if len(order) else []:
+        if turn[part[0]] < WIDE:
+            yield targets[part], sources[part], None
+        else:
+            receiving, starts = np.unique(targets[part], return_index=True)
+            yield receiving, sources[part], starts
+
+
+def _turns(targets: IntArray, stage: IntArray) -> IntArray:
+    """For edges sorted by stage and target, how many edges to the same target in the same stage come before each."""
+    fresh = np.ones(len(targets), dtype=bool)
+    fresh[1:] = (np.diff(targets) != 0) | (np.diff(stage) != 0)
+    starts = np.flatnonzero(fresh)
+    turns: IntArray = np.arange(len(targets)) - np.repeat(starts, np.diff(np.append(starts, len(targets))))
+    return turns
