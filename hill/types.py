@@ -4,9 +4,44 @@ B documents of a batch, T tokens of a document, L labels of the taxonomy, N node
 D width of a vector.
 """
 
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Documents for a model: token ids and mask (B, T), labels (B, L) where they are known."""
+
+    ids: Tensor
+    mask: Tensor
+    labels: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a model says of a batch: logits (B, L), and with labels the loss and the parts it is the sum of."""
+
+    logits: Tensor
+    loss: Tensor | None = None
+    parts: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What is predicted for one text: label ids from the roots down, the score of each, and the paths they form."""
+
+    labels: tuple[str, ...]
+    scores: tuple[float, ...]
+    paths: tuple[tuple[str, ...], ...]

@@ -1,7 +1,7 @@
 """Documents in memory: texts, and their labels as rows of the taxonomy."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,10 @@ from scipy.sparse import csr_array
 from hill.data.files import find_splits
 from hill.data.labels import LabelReader
 from hill.data.problems import refuse
-from hill.data.records import read_records
+from hill.data.records import Record, read_records
+from hill.errors import DataError
 from hill.taxonomy import Taxonomy
+from hill.types import IntArray
 
 
 @dataclass(frozen=True)
@@ -29,12 +31,40 @@ class Documents:
     def __len__(self) -> int:
         return len(self.texts)
 
+    def split(self, share: float, seed: int) -> tuple["Documents", "Documents"]:
+        """These documents without a share drawn at random, and that share: at least one document each."""
+        if len(self) < 2:
+            raise DataError(f"{len(self)} document cannot be split into train and dev; give more, or a dev split")
+        order = np.random.default_rng(seed).permutation(len(self))
+        held = min(max(1, round(share * len(self))), len(self) - 1)
+        return self.take(np.sort(order[held:])), self.take(np.sort(order[:held]))
+
+    def take(self, places: IntArray) -> "Documents":
+        """The documents at these places."""
+        ids, texts = ([values[place] for place in places] for values in (self.ids, self.texts))
+        return Documents(ids, texts, self.labels[places], self.added)
+
+
+def label_documents(texts: Sequence[str], labels: Sequence[Iterable[str]], taxonomy: Taxonomy) -> Documents:
+    """Documents of texts and labels at hand: ids, names or paths, ancestors added."""
+    if len(texts) != len(labels):
+        raise DataError(f"{len(texts)} texts but {len(labels)} sets of labels; expected one set a text")
+    records = (
+        Record(text, list(given), "", "", number)
+        for number, (text, given) in enumerate(zip(texts, labels, strict=True), 1)
+    )
+    return _collect(records, taxonomy)
+
 
 def read_documents(files: Iterable[Path], taxonomy: Taxonomy) -> Documents:
     """The documents of these files; the first unusable one is a `DataError`. Ids not given are places in the split."""
+    return _collect(read_records(files, refuse), taxonomy)
+
+
+def _collect(records: Iterable[Record], taxonomy: Taxonomy) -> Documents:
     reader = LabelReader(taxonomy)
     ids, texts, rows, starts, added = list[str](), list[str](), list[int](), [0], 0
-    for record in read_records(files, refuse):
+    for record in records:
         closed, more = reader.read(record, refuse)
         ids.append(record.id or str(len(ids)))
         texts.append(record.text)

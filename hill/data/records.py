@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from hill.data.files import format_of
 from hill.data.jsonl import read_jsonl
 from hill.data.parquet import read_parquet
-from hill.data.problems import Problem
+from hill.data.problems import Problem, refuse
 from hill.data.table import read_table
 
 Report = Callable[[Problem], None]
@@ -39,6 +39,20 @@ def read_records(files: Iterable[Path], report: Report) -> Iterator[Record]:
             record = _record(fields, str(path), line, report)
             if record:
                 yield record
+
+
+def read_fields(files: Iterable[Path]) -> Iterator[tuple[str, str]]:
+    """The id and text of every record, for prediction: labels need not be there. What has no text is refused."""
+    place = 0
+    for path in files:
+        for line, fields in READERS[format_of(path)](path):
+            if isinstance(fields, str):
+                refuse(Problem("unreadable", str(path), line, fields))
+                continue
+            record = _record({**fields, "labels": []}, str(path), line, refuse)
+            if record:
+                yield record.id or str(place), record.text
+            place += 1
 
 
 def _record(fields: Mapping[str, Any], file: str, line: int, report: Report) -> Record | None:

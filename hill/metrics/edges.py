@@ -43,11 +43,11 @@ class Edges:
         _receive(self._up, found, chosen, np.logical_or)
         return found
 
-    def rooted(self, chosen: BoolArray) -> BoolArray:
-        """Where a label and all its ancestors are chosen: (L, b) to (L, b)."""
-        whole = chosen.copy()
-        _receive(self._down, whole, whole, np.logical_and)
-        return whole
+    def least_above(self, values: Values) -> Values:
+        """The lowest value of each label and its ancestors: for booleans, where all are chosen, (L, b) to (L, b)."""
+        least = values.copy()
+        _receive(self._down, least, least, np.minimum)
+        return least
 
 
 def _receive(rounds: list[Round], values: npt.NDArray[Any], sent: npt.NDArray[Any], join: np.ufunc) -> None:

@@ -27,11 +27,11 @@ class Hierarchical:
         """Count these documents, (B, L) each."""
         gold, chosen = np.ascontiguousarray(labels.T), np.ascontiguousarray(predicted.T)  # (L, b)
         closed_gold, closed = self._edges.close(gold), self._edges.close(chosen)
-        rooted = self._edges.rooted(chosen)
+        rooted = self._edges.least_above(chosen)
         self._documents += len(labels)
         self._violating += int(np.count_nonzero((closed != chosen).any(axis=0)))
         self._add_closed(closed_gold, closed)
-        self._add(self._consistent, self._edges.rooted(gold) & rooted, chosen, gold)
+        self._add(self._consistent, self._edges.least_above(gold) & rooted, chosen, gold)
         self._add_paths(closed_gold, chosen, rooted)
         self._add_common(closed_gold, closed)
 
