@@ -1,6 +1,6 @@
 """`hill check` on a million short documents: seconds and peak memory of the real command.
 
-    python benchmarks/bench_check.py [--documents 1000000] [--out FILE]
+python benchmarks/bench_check.py [--documents 1000000] [--out FILE]
 """
 
 import argparse

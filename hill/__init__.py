@@ -7,21 +7,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hill.classifier import HillClassifier
     from hill.data import Documents, read_data
     from hill.errors import CheckpointError, ConfigError, DataError, HillError, TaxonomyError
     from hill.metrics import Scorer, score
     from hill.taxonomy import Label, Taxonomy, read_taxonomy, write_taxonomy
+    from hill.tree import CodingTree, build_tree
+    from hill.types import Prediction
 
 __all__ = [
     "CheckpointError",
+    "CodingTree",
     "ConfigError",
     "DataError",
     "Documents",
+    "HillClassifier",
     "HillError",
     "Label",
+    "Prediction",
     "Scorer",
     "Taxonomy",
     "TaxonomyError",
+    "build_tree",
     "read_data",
     "read_taxonomy",
     "score",
@@ -30,9 +37,12 @@ __all__ = [
 
 _ROOMS = {
     "errors": ("CheckpointError", "ConfigError", "DataError", "HillError", "TaxonomyError"),
+    "types": ("Prediction",),
     "taxonomy": ("Label", "Taxonomy", "read_taxonomy", "write_taxonomy"),
+    "tree": ("CodingTree", "build_tree"),
     "data": ("Documents", "read_data"),
     "metrics": ("Scorer", "score"),
+    "classifier": ("HillClassifier",),
 }
 
 

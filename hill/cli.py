@@ -2,9 +2,11 @@
 
 import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -50,17 +52,14 @@ def _hill(version: Version = False) -> None:
 def check(data: Data, taxonomy: TaxonomyFile, language: Language = "en", as_json: Json = False) -> None:
     """Tell whether data is fit to train on; name file, line and remedy where it is not."""
     from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     from hill.data.check import check as check_data
     from hill.data.report import print_check
     from hill.taxonomy import read_taxonomy
 
     labels = read_taxonomy(taxonomy, language)
-    columns = (SpinnerColumn(), TextColumn("{task.completed:,.0f} documents"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        reading = progress.add_task("reading", total=None)
-        found = check_data(data, labels, lambda documents: progress.advance(reading, documents))
+    with _counting("documents") as tick:
+        found = check_data(data, labels, tick)
     if as_json:
         print(json.dumps(found.document(), ensure_ascii=False))
     else:
@@ -69,7 +68,206 @@ def check(data: Data, taxonomy: TaxonomyFile, language: Language = "en", as_json
 
 
 @app.command()
-def demo() -> None:
+def tree(
+    taxonomy: Annotated[Path, typer.Argument(help=TAXONOMY_HELP)],
+    height: Annotated[int, typer.Option(help="Height of the coding tree: edges from the root to every label.")] = 3,
+    method: Annotated[
+        str, typer.Option(help="paper, authors (released code) or refined (lowest entropy).")
+    ] = "refined",
+    compare: Annotated[bool, typer.Option("--compare", help="Print all methods side by side.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw the tree beside the taxonomy: tree.svg, .png, .pdf.")] = None,
+    language: Language = "en",
+    as_json: Json = False,
+) -> None:
+    """Build the coding tree of a taxonomy: the tree that encodes it in the fewest bits."""
+    from rich.console import Console
+
+    from hill.taxonomy import read_taxonomy
+    from hill.tree.build import METHODS, build_tree
+    from hill.tree.drawing import draw_tree
+    from hill.tree.report import print_comparison, print_tree
+
+    labels = read_taxonomy(taxonomy, language)
+    with Console(stderr=True).status("building the coding tree"):
+        trees = [build_tree(labels, height, name) for name in (METHODS if compare else [method])]
+        if plot:
+            draw_tree(labels, trees[-1], plot)
+    if as_json:
+        documents = [built.document() for built in trees]
+        print(json.dumps({"trees": documents} if compare else documents[0]))
+    elif compare:
+        print_comparison(labels, trees, Console())
+    else:
+        print_tree(labels, trees[0], Console())
+
+
+@app.command()
+def train(
+    data: Data,
+    taxonomy: TaxonomyFile,
+    out: Annotated[Path, typer.Option(help="Folder for the model, its log and its checkpoints.")],
+    model: Annotated[str, typer.Option(help="Name of the model: hill, flat.")] = "hill",
+    encoder: Annotated[str | None, typer.Option(help="Text encoder: minilm, a folder, or a hub name.")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file with groups model, train, data, decode.")] = None,
+    assignments: Annotated[list[str] | None, typer.Option("--set", help="A setting: train.epochs=5.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where a stopped training was.")] = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Log for TensorBoard too.")] = False,
+    language: Language = "en",
+) -> None:
+    """Train a model and save it. `hill settings` lists every setting."""
+    from hill.classifier import GROUPS, HillClassifier
+    from hill.data import read_data
+    from hill.settings import read_settings
+    from hill.taxonomy import read_taxonomy
+    from hill.train.bar import training_bar
+    from hill.train.run import check_out
+
+    settings = read_settings(config, assignments or [], GROUPS)
+    name = settings["model"].pop("name", model)
+    if encoder:
+        settings["model"]["encoder"] = encoder
+    classifier = HillClassifier(read_taxonomy(taxonomy, language), name, settings)
+    check_out(out, resume)
+    documents = read_data(data, classifier.taxonomy)
+    with training_bar(classifier.train_config.metric) as bar:
+        for report in classifier.training(documents, out, resume, tensorboard):
+            bar.show(report)
+    if "test" in documents:
+        classifier.metrics = classifier.evaluate(documents["test"]) | {"split": "test"}
+    classifier.save(out)
+    _print_metrics(classifier.metrics)
+    print(f'saved to {out}; try: hill predict {out} "a text"')
+
+
+@app.command()
+def settings(model: Annotated[str, typer.Option(help="Name of the model.")] = "hill") -> None:
+    """List every setting of training with its default, for `--set` and `--config`."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from hill.classifier import GROUPS, DataConfig
+    from hill.decode import DecodeConfig
+    from hill.models import MODELS
+    from hill.settings import describe, one_of
+    from hill.train import TrainConfig
+
+    one_of(model, MODELS, "model")
+    table = Table(box=None, pad_edge=False)
+    for column in ("setting", "type", "default", ""):
+        table.add_column(column)
+    for group, kind in zip(GROUPS, (MODELS[model].Config, TrainConfig, DataConfig, DecodeConfig), strict=True):
+        for key, kind_name, default, text in describe(kind):
+            table.add_row(f"{group}.{key}", kind_name, str(default), text)
+    Console().print(table)
+
+
+Model = Annotated[Path, typer.Argument(help="Folder of a trained model.")]
+
+
+@app.command()
+def evaluate(model: Model, data: Data, as_json: Json = False) -> None:
+    """Score a model on data: of a folder, its test split."""
+    from hill.classifier import HillClassifier
+
+    result = HillClassifier.load(model).evaluate(data)
+    if as_json:
+        print(json.dumps(result))
+    else:
+        _print_metrics(result)
+
+
+@app.command()
+def predict(
+    model: Model,
+    texts: Annotated[list[str] | None, typer.Argument(help="Texts; without any, lines of standard input.")] = None,
+    source: Annotated[Path | None, typer.Option("--input", help="File of texts: JSONL, CSV or Parquet.")] = None,
+    target: Annotated[Path | None, typer.Option("--output", help="File for the predictions: JSONL.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Predict the labels of texts."""
+    from hill.classifier import HillClassifier
+    from hill.engines.local import predict_file, prediction_document
+    from hill.errors import ConfigError
+
+    if (source is None) != (target is None) or (source and texts):
+        raise ConfigError("give texts, or --input and --output together")
+    classifier = HillClassifier.load(model)
+    if source and target:
+        with _counting("documents") as tick:
+            count = predict_file(classifier, source, target, tick)
+        print(f"{count:,} predictions in {target}")
+        return
+    asked = texts or [line.strip() for line in sys.stdin if line.strip()]
+    found = classifier.predictions(asked)
+    if as_json:
+        documents = [{"text": t, **prediction_document(p)} for t, p in zip(asked, found, strict=True)]
+        print(json.dumps(documents, ensure_ascii=False))
+    else:
+        for text, prediction in zip(asked, found, strict=True):
+            _print_prediction(classifier.taxonomy, text, prediction)
+
+
+@app.command()
+def demo(
+    categories: Annotated[bool, typer.Option("--categories", help="Code to 1,918 categories, not blocks.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for the model.")] = Path("runs/demo"),
+) -> None:
     """Train, evaluate and try a real model on embedded data (ICD-10-CM coding)."""
-    sys.stderr.write("hill: the demo is not built yet; try: hill check --help\n")
-    raise typer.Exit(1)
+    from hill.demo import run_demo
+
+    run_demo(categories, out)
+
+
+data_app = typer.Typer(help="Data sets.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+
+@data_app.command()
+def prepare(
+    name: Annotated[str, typer.Argument(help="wos, rcv1 or nyt.")],
+    source: Annotated[Path, typer.Option(help="Folder of the original distribution.")],
+    out: Annotated[Path, typer.Option(help="Folder for the data set.")],
+) -> None:
+    """Turn an original distribution into train, dev and test files with the standard splits."""
+    from hill.data.prepare import prepare as prepare_data
+
+    with _counting("documents") as tick:
+        prepared = prepare_data(name, source, out, tick)
+    for split, count in prepared.documents.items():
+        print(f"{split}: {count:,} documents")
+    print(f"{prepared.labels} labels in {out / 'taxonomy.json'}")
+    for note in prepared.notes:
+        print(f"note: {note}")
+
+
+@contextmanager
+def _counting(what: str) -> Iterator[Callable[[int], None]]:
+    """A count on standard error while something long runs."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.completed:,.0f} " + what), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=None)
+        yield lambda count: progress.advance(task, count)
+
+
+def _print_metrics(metrics: dict[str, Any]) -> None:
+    for name, value in metrics.items():
+        if isinstance(value, float):
+            print(f"{name:34} {value:.4f}")
+        elif name != "levels":
+            print(f"{name:34} {value}")
+    for level in metrics.get("levels", []):
+        values = "  ".join(f"{key} {level[key]:.4f}" for key in ("micro_f1", "macro_f1"))
+        print(f"level {level['level']} ({level['labels']:,} labels)".ljust(34), values)
+
+
+def _print_prediction(taxonomy: Any, text: str, prediction: Any) -> None:
+    scores = dict(zip(prediction.labels, prediction.scores, strict=True))
+    print(text if len(text) <= 100 else f"{text[:99]}…")
+    for path in prediction.paths:
+        names = " > ".join(taxonomy[taxonomy.row(label)].name for label in path)
+        print(f"  {scores[path[-1]]:.3f}  {names}")
+    if not prediction.paths:
+        print("  no label scores above the threshold")

@@ -1,5 +1,6 @@
 """Small things that many tests share."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ from hypothesis import settings
 
 from hill.taxonomy import Label, Taxonomy
 
+os.environ["HF_HUB_OFFLINE"] = "1"
 settings.register_profile("hill", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("hill")
 
@@ -29,6 +31,10 @@ def random_taxonomy(seed: int, n: int = 30, roots: int = 3, most_parents: int = 
 @pytest.fixture
 def animals() -> Taxonomy:
     """A small DAG: bats are mammals that fly, and two labels are called Others."""
+    return animals_taxonomy()
+
+
+def animals_taxonomy() -> Taxonomy:
     return Taxonomy(
         [
             Label("a", "Animals"),
@@ -40,3 +46,55 @@ def animals() -> Taxonomy:
             Label("p", "Plants"),
         ]
     )
+
+
+WORDS = {
+    "m": ["fur", "milk", "whiskers"],
+    "f": ["wing", "feather", "sky"],
+    "bat": ["cave", "echo", "night"],
+    "mo": ["paw", "tail", "bone"],
+    "fo": ["beak", "nest", "egg"],
+    "p": ["leaf", "root", "bark"],
+}
+
+
+def toy_documents(count: int, seed: int) -> tuple[list[str], list[list[str]]]:
+    """Texts whose words tell their label."""
+    draw = np.random.default_rng(seed)
+    labels = [str(label) for label in draw.choice(["bat", "mo", "fo", "p"], size=count)]
+    texts = []
+    for label in labels:
+        above = {"bat": ["m", "f"], "mo": ["m"], "fo": ["f"], "p": []}[label]
+        known = [word for name in [label, *above] for word in WORDS[name]]
+        texts.append(" ".join(str(word) for word in draw.choice(known, size=int(draw.integers(3, 9)))))
+    return texts, [[label] for label in labels]
+
+
+@pytest.fixture(scope="session")
+def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a real BERT of 2 layers, 16 wide, and a word-level tokenizer."""
+    import torch
+    import transformers
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("encoder")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(word for words in WORDS.values() for word in words)]
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        "[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]")
+    fast.save_pretrained(folder)
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=len(words),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=64,
+    )
+    transformers.BertModel(config, add_pooling_layer=False).save_pretrained(folder)
+    return folder

@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import ROOT
 
 ORDER = [
-    {"errors", "types", "extras"},
+    {"errors", "types", "extras", "settings"},
     {"taxonomy"},
     {"tree"},
     {"nn"},
@@ -19,7 +19,7 @@ ORDER = [
     {"train"},
     {"decode"},
     {"classifier"},
-    {"engines", "export", "serve"},
+    {"engines", "export", "serve", "demo"},
     {"cli"},
     {"__main__"},
 ]
@@ -55,7 +55,9 @@ def test_a_wrong_import_would_be_seen() -> None:
     assert RANK["cli"] > RANK["data"] > RANK["taxonomy"]
 
 
-@pytest.mark.parametrize("module", ["hill", "hill.cli", "hill.taxonomy", "hill.data.check", "hill.metrics", "hill.tree"])
+@pytest.mark.parametrize(
+    "module", ["hill", "hill.cli", "hill.taxonomy", "hill.data.check", "hill.metrics", "hill.tree"]
+)
 def test_no_torch_is_needed(module: str) -> None:
     program = f"import sys, {module}; sys.exit(any(m.split('.')[0] in ('torch', 'transformers') for m in sys.modules))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

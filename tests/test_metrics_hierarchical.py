@@ -228,7 +228,7 @@ def test_edges_move_values_up_and_down(case):
     children = [[row for row in range(n) if top in case.parents[row]] for top in range(n)]
     assert (edges.close(values) == [values[rows].max(axis=0) for rows in below]).all()
     assert (edges.with_child(chosen) == [chosen[rows].any(axis=0) for rows in children]).all()
-    assert (edges.rooted(chosen) == [chosen[rows].all(axis=0) for rows in above]).all()
+    assert (edges.least_above(chosen) == [chosen[rows].all(axis=0) for rows in above]).all()
 
 
 def test_a_label_may_have_very_many_children() -> None:

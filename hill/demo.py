@@ -1,0 +1,110 @@
+"""The demo: code diagnoses into ICD-10-CM, beside a TF-IDF baseline on the same data."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from scipy.sparse import csr_array
+
+from hill.classifier import HillClassifier
+from hill.data import Documents
+from hill.data.icd import icd_data, icd_taxonomy
+from hill.extras import need
+from hill.metrics import score
+from hill.settings import Groups
+from hill.taxonomy import Taxonomy, write_taxonomy
+from hill.train.bar import training_bar
+from hill.train.run import check_out
+
+SETTINGS: Groups = {
+    "model": {"encoder": "minilm", "loss": "softmax", "height": 2, "method": "refined", "contrast": 0.01},
+    "train": {"epochs": 1, "batch_size": 32, "freeze": 3, "encoder_lr": 2e-4, "lr": 1e-3, "head_epochs": 4},
+    "data": {"max_length": 48},
+    "decode": {"strategy": "path"},
+}
+SHOWN = {
+    "micro_f1": "micro F1",
+    "macro_f1": "macro F1",
+    "hierarchical_f1": "hierarchical F1",
+    "path_micro_f1": "whole path right",
+    "violations": "violations",
+}
+EXAMPLES = ("heart attack", "broken left collar bone after a fall", "pain in the ear with fluid behind the drum")
+
+
+def run_demo(categories: bool, out: Path) -> None:
+    """Everything, with a word on each step; the model goes to `out` and the data beside it."""
+    console, start = Console(), time.perf_counter()
+    check_out(out, resume=False)
+    taxonomy = icd_taxonomy(categories)
+    data = icd_data(taxonomy)
+    _write_data(data, taxonomy, out.with_name(f"{out.name}-data"))
+    console.print(
+        f"ICD-10-CM: {len(taxonomy):,} labels in {len(taxonomy.levels)} levels. Training texts: {len(data['train']):,} "
+        f"official descriptions. Test texts: {len(data['test']):,} inclusion terms,\nother words for the same things, "
+        "never trained on.",
+        highlight=False,
+    )
+    linear = _score_linear(data, taxonomy)
+    classifier = HillClassifier(taxonomy, "hill", SETTINGS)
+    with training_bar(classifier.train_config.metric) as bar:
+        for report in classifier.training(data, out):
+            bar.show(report)
+    classifier.metrics = classifier.evaluate(data["test"]) | {"split": "test"}
+    classifier.save(out)
+    console.print(_table({"TF-IDF + linear SVM": linear, "HILL": classifier.metrics}))
+    _show_examples(classifier, console)
+    console.print(f"\ndone in {time.perf_counter() - start:.0f} s. Next:")
+    for command in (
+        f'hill predict {out} "your own diagnosis"',
+        f"hill evaluate {out} {out}-data/test.jsonl",
+        f"hill tree {out}-data/taxonomy.json --compare",
+        f"hill train {out}-data --taxonomy {out}-data/taxonomy.json --out runs/mine",
+    ):
+        console.print(f"  {command}", highlight=False, soft_wrap=True)
+
+
+def _write_data(data: dict[str, Documents], taxonomy: Taxonomy, folder: Path) -> None:
+    """The same data as files, for commands that take files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, documents in data.items():
+        with (folder / f"{name}.jsonl").open("w", encoding="utf-8") as file:
+            for i, text in enumerate(documents.texts):
+                rows = documents.labels.indices[documents.labels.indptr[i] : documents.labels.indptr[i + 1]]
+                file.write(json.dumps({"id": documents.ids[i], "text": text, "labels": taxonomy.decode(rows)}) + "\n")
+    write_taxonomy(taxonomy, folder / "taxonomy.json")
+
+
+def _score_linear(data: dict[str, Documents], taxonomy: Taxonomy) -> dict[str, Any]:
+    """A linear support vector machine on words and word pairs; it chooses one of the deepest labels."""
+    text = need("sklearn.feature_extraction.text", "sklearn", "the linear baseline")
+    svm = need("sklearn.svm", "sklearn", "the linear baseline")
+    deepest = taxonomy.levels[-1]
+    words = text.TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
+    gold = data["train"].labels[:, deepest].toarray().argmax(axis=1)
+    model = svm.LinearSVC().fit(words.fit_transform(data["train"].texts), gold)
+    chosen = deepest[model.predict(words.transform(data["test"].texts))]
+    rows = csr_array((np.ones(len(chosen), dtype=bool), (np.arange(len(chosen)), chosen)), data["test"].labels.shape)
+    return score(data["test"].labels.toarray(), taxonomy.closures(rows).toarray(), None, taxonomy)
+
+
+def _table(results: dict[str, dict[str, Any]]) -> Table:
+    table = Table(title="test", title_justify="left")
+    table.add_column("")
+    for column in SHOWN.values():
+        table.add_column(column, justify="right")
+    for name, result in results.items():
+        table.add_row(name, *(f"{100 * result[metric]:.1f} %" for metric in SHOWN))
+    return table
+
+
+def _show_examples(classifier: HillClassifier, console: Console) -> None:
+    taxonomy = classifier.taxonomy
+    for text, prediction in zip(EXAMPLES, classifier.predictions(EXAMPLES), strict=True):
+        console.print(f"[bold]{text}[/bold]")
+        for path in prediction.paths:
+            console.print("  " + " > ".join(taxonomy[taxonomy.row(label)].name for label in path), highlight=False)

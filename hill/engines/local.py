@@ -1,0 +1,58 @@
+"""Prediction on this machine: a file of texts in, a file of labels out, in the same order."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from hill.classifier import HillClassifier
+from hill.data.files import find_splits
+from hill.data.records import read_fields
+from hill.errors import DataError
+from hill.types import Prediction
+
+CHUNK = 4_096
+
+
+def predict_file(
+    classifier: HillClassifier, source: Path, target: Path, tick: Callable[[int], None] = lambda documents: None
+) -> int:
+    """Predict every record of a JSONL, CSV or Parquet file; returns how many.
+
+    The target is JSONL with `id`, `labels`, `scores` and `paths`, whole or not at all.
+    """
+    files = [file for split in find_splits(source).values() for file in split]
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    records, count = read_fields(files), 0
+    try:
+        with draft.open("w", encoding="utf-8") as out:
+            while chunk := list(islice(records, CHUNK)):
+                for record, prediction in zip(chunk, _predict(classifier, chunk), strict=True):
+                    out.write(json.dumps(_line(record, prediction), ensure_ascii=False) + "\n")
+                count += len(chunk)
+                tick(len(chunk))
+        draft.replace(target)
+    except OSError as error:
+        raise DataError(f"cannot write '{target}': {error.strerror}") from None
+    finally:
+        draft.unlink(missing_ok=True)
+    return count
+
+
+def _predict(classifier: HillClassifier, chunk: list[tuple[str, str]]) -> Iterator[Prediction]:
+    yield from classifier.predictions([text for _, text in chunk])
+
+
+def _line(record: tuple[str, str], prediction: Prediction) -> dict[str, Any]:
+    return {"id": record[0], **prediction_document(prediction)}
+
+
+def prediction_document(prediction: Prediction) -> dict[str, Any]:
+    """A prediction as plain values."""
+    return {
+        "labels": list(prediction.labels),
+        "scores": [round(score, 6) for score in prediction.scores],
+        "paths": [list(path) for path in prediction.paths],
+    }

@@ -1,0 +1,87 @@
+"""What every model is: a text encoder, a structure and a head, built from taxonomy, encoder and config."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hill.nn import TextEncoder, level_softmax, level_softmax_loss
+from hill.settings import at_least, one_of
+from hill.taxonomy import Taxonomy
+from hill.types import Batch, Output
+
+LOSSES = ("bce", "softmax")
+POOLINGS = ("auto", "cls", "mean")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Settings of every model."""
+
+    encoder: str = "minilm"
+    """Text encoder: minilm, a folder, or a name on the model hub."""
+    pooling: str = "auto"
+    """One vector of a text: cls, mean, or auto for what the encoder was trained with."""
+    dropout: float = 0.1
+    """Dropout on the text's vector and in the projector."""
+    loss: str = "bce"
+    """bce as in the paper, or softmax: one softmax a level, for documents with a single path."""
+
+    def __post_init__(self) -> None:
+        one_of(self.pooling, POOLINGS, "model.pooling")
+        one_of(self.loss, LOSSES, "model.loss")
+        at_least(self.dropout, 0, "model.dropout")
+
+
+class HTCModel(nn.Module):
+    """The contract: a batch of tokens in, an `Output` out, with a loss exactly when labels are given."""
+
+    Config: ClassVar[type[ModelConfig]] = ModelConfig
+    text: TextEncoder
+
+    def __init__(
+        self, text: TextEncoder, taxonomy: Taxonomy, config: Any, assets: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__()
+        self.text = text
+        self.config = config
+        for level, rows in enumerate(taxonomy.levels):
+            self.register_buffer(f"level{level}", torch.from_numpy(rows.copy()), persistent=False)
+        self._depth = len(taxonomy.levels)
+
+    @property
+    def levels(self) -> list[Tensor]:
+        """The labels of each level of the taxonomy."""
+        return [self.get_buffer(f"level{level}") for level in range(self._depth)]
+
+    def forward(self, batch: Batch) -> Output:
+        """Encode the texts, then classify their vectors."""
+        return self.classify(self.text(batch.ids, batch.mask), batch.labels)
+
+    @abstractmethod
+    def classify(self, text: Tensor, labels: Tensor | None = None) -> Output:
+        """Vectors of documents (B, D) to logits (B, L), with a loss if labels are given."""
+
+    @abstractmethod
+    def start_head(self, weight: Tensor, bias: Tensor) -> None:
+        """Set the rows of the head that read the text's vector: weight (L, D), bias (L)."""
+
+    def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The classification loss of the config."""
+        if self.config.loss == "softmax":
+            return level_softmax_loss(logits, labels, self.levels)
+        return F.binary_cross_entropy_with_logits(logits.float(), labels.float())
+
+    def scores(self, logits: Tensor) -> Tensor:
+        """Logits as scores between 0 and 1: (B, L) to (B, L)."""
+        return level_softmax(logits, self.levels) if self.config.loss == "softmax" else logits.float().sigmoid()
+
+    def assets(self) -> dict[str, Any]:
+        """Documents that belong to the model beside its weights, by file name; given back to its constructor."""
+        return {}

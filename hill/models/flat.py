@@ -1,0 +1,40 @@
+"""Flat: the text encoder with a linear head that knows nothing of the taxonomy (the row BERT of the paper's table)."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from hill.models.base import HTCModel, ModelConfig
+from hill.nn import TextEncoder
+from hill.nn.text import initialise
+from hill.taxonomy import Taxonomy
+from hill.types import Output
+
+
+class Flat(HTCModel):
+    """Dropout, then one linear layer from the text's vector to all labels."""
+
+    Config: ClassVar[type[ModelConfig]] = ModelConfig
+
+    def __init__(
+        self, text: TextEncoder, taxonomy: Taxonomy, config: ModelConfig, assets: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(text, taxonomy, config)
+        self.head = nn.Linear(text.width, len(taxonomy))
+        initialise(self.head)
+
+    def classify(self, text: Tensor, labels: Tensor | None = None) -> Output:
+        """Vectors (B, D) to logits (B, L), with the classification loss if labels are given."""
+        logits = self.head(text)
+        if labels is None:
+            return Output(logits)
+        loss = self.label_loss(logits, labels)
+        return Output(logits, loss, {"labels": loss})
+
+    @torch.no_grad()
+    def start_head(self, weight: Tensor, bias: Tensor) -> None:
+        """Set the head."""
+        self.head.weight.copy_(weight)
+        self.head.bias.copy_(bias)

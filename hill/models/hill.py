@@ -1,0 +1,134 @@
+"""HILL: a text encoder and a structure encoder on the coding tree, tied by a contrastive loss.
+
+Zhu et al., HILL: Hierarchy-aware Information Lossless Contrastive Learning for Hierarchical Text Classification,
+NAACL 2024. Where the paper and its released code differ, the docstrings say which side is taken.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from hill.models.base import HTCModel, ModelConfig
+from hill.nn import TextEncoder, TreeEncoder, nt_xent
+from hill.nn.text import initialise
+from hill.settings import at_least, one_of
+from hill.taxonomy import Taxonomy
+from hill.tree import METHODS, CodingTree, build_tree
+from hill.types import Output
+
+CLASSIFIERS = ("concat", "text", "tree", "residual")
+FULL_RANK = 5_000
+LOW_RANK = 64
+TREE_FILE = "coding_tree.json"
+
+
+@dataclass(frozen=True)
+class HILLConfig(ModelConfig):
+    """Settings of HILL."""
+
+    height: int = 3
+    """Height K of the coding tree; 1 is the paper's ablation without Algorithm 1."""
+    method: str = "paper"
+    """Builder of the coding tree: paper, authors or refined."""
+    contrast: float = 0.1
+    """Weight λ of the contrastive loss; 0 is the paper's ablation without it."""
+    temperature: float = 1.0
+    """Temperature τ of the contrastive loss."""
+    classifier: str = "concat"
+    """What the classifier reads: concat [h_D; h_T], text h_D, tree h_T, residual h_D + h_T."""
+    hidden: int = 0
+    """Width d_V of the tree's nodes; 0 for that of the text encoder."""
+    readout: str = "sum"
+    """How a level's nodes become one vector: sum, mean or max."""
+    norm: str = "batch"
+    """Normalisation in the tree: batch as in the released code, or layer."""
+    readout_dropout: float = 0.5
+    """Dropout before the alignment of h_T."""
+    label_rank: int = 0
+    """Rank of the projector's label map; 0 for full up to 5,000 labels and 64 above."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of(self.method, METHODS, "model.method")
+        one_of(self.classifier, CLASSIFIERS, "model.classifier")
+        one_of(self.readout, ("sum", "mean", "max"), "model.readout")
+        one_of(self.norm, ("batch", "layer"), "model.norm")
+        at_least(self.height, 1, "model.height")
+        at_least(self.contrast, 0, "model.contrast")
+        at_least(self.temperature, 1e-3, "model.temperature")
+        at_least(self.label_rank, 0, "model.label_rank")
+
+
+class HILL(HTCModel):
+    """Logits from [h_D; h_T] (the paper; the released code defaults to h_D alone) and BCE + λ NT-Xent."""
+
+    Config: ClassVar[type[ModelConfig]] = HILLConfig
+    config: HILLConfig
+
+    def __init__(
+        self, text: TextEncoder, taxonomy: Taxonomy, config: HILLConfig, assets: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(text, taxonomy, config)
+        width, labels = text.width, len(taxonomy)
+        if assets:
+            self.tree = CodingTree(assets[TREE_FILE]["parents"])
+        else:
+            self.tree = build_tree(taxonomy, config.height, config.method).tree
+        self.structure = TreeEncoder(
+            [torch.from_numpy(parents.copy()) for parents in self.tree.parents],
+            width,
+            config.hidden or width,
+            config.readout,
+            config.norm,
+            config.dropout,
+            config.readout_dropout,
+            config.label_rank or (0 if labels <= FULL_RANK else LOW_RANK),
+        )
+        self.head = nn.Linear(2 * width if config.classifier == "concat" else width, labels)
+        self.text_view, self.tree_view = _projector(width), _projector(width)
+        for part in (self.head, self.text_view, self.tree_view):
+            initialise(part)
+
+    def classify(self, text: Tensor, labels: Tensor | None = None) -> Output:
+        """h_D (B, D) to logits (B, L); with labels the loss L_C + λ L_clr."""
+        tree = self.structure(text)  # h_T (B, D)
+        logits = self.head(self._read(text, tree))
+        if labels is None:
+            return Output(logits)
+        parts = {"labels": self.label_loss(logits, labels)}
+        if self.config.contrast:
+            parts["contrast"] = self.config.contrast * self.contrast(text, tree)
+        return Output(logits, torch.stack(list(parts.values())).sum(), parts)
+
+    def contrast(self, text: Tensor, tree: Tensor) -> Tensor:
+        """L_clr: a document's text and tree vectors are partners, all others of the batch are not."""
+        return nt_xent(self.text_view(text), self.tree_view(tree), self.config.temperature)
+
+    def _read(self, text: Tensor, tree: Tensor) -> Tensor:
+        match self.config.classifier:
+            case "concat":
+                return torch.cat([text, tree.to(text.dtype)], dim=1)
+            case "residual":
+                return text + tree
+            case "tree":
+                return tree
+        return text
+
+    @torch.no_grad()
+    def start_head(self, weight: Tensor, bias: Tensor) -> None:
+        """Set the columns of the classifier that read h_D; where it reads h_T alone, there are none."""
+        if self.config.classifier != "tree":
+            self.head.weight[:, : weight.shape[1]] = weight
+        self.head.bias.copy_(bias)
+
+    def assets(self) -> dict[str, Any]:
+        """The coding tree."""
+        return {TREE_FILE: {"parents": [parents.tolist() for parents in self.tree.parents]}}
+
+
+def _projector(width: int) -> nn.Sequential:
+    """W2 ReLU(W1 h + b1) + b2; the paper has no b2, the released code does."""
+    return nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))

@@ -1,0 +1,106 @@
+"""The structure encoder of HILL: a document's vector runs up the coding tree and comes back as another vector.
+
+Zhu et al., HILL, NAACL 2024, section 3.3; details the paper leaves out follow the released code (see `TreeEncoder`).
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hill.nn.labelmap import LabelMap
+from hill.nn.text import initialise
+
+
+class TreeEncoder(nn.Module):
+    """h (B, D) to h_T (B, D): projector, one feed-forward net a level over child sums, readout, alignment.
+
+    `parents[k][i]` is the parent on level k + 1 of node i on level k. As in the released code: two linear layers a net,
+    BatchNorm after each except at the root, dropout 0.5 and a linear layer after the concatenated readouts. Different:
+    the leaves are never materialised (see `LabelMap`), so that the dropouts of the projector fall on the document's
+    features and on what level 1 receives, not on each copy and each leaf.
+    """
+
+    def __init__(
+        self,
+        parents: Sequence[Tensor],
+        width: int,
+        hidden: int,
+        readout: str = "sum",
+        norm: str = "batch",
+        dropout: float = 0.1,
+        readout_dropout: float = 0.5,
+        label_rank: int = 0,
+    ) -> None:
+        super().__init__()
+        self.readout = readout
+        self.sizes = [*(len(level) for level in parents), 1]
+        for level, above in enumerate(parents[1:], start=1):
+            self.register_buffer(f"parents{level}", above, persistent=False)
+        self.features = nn.Sequential(
+            nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.Dropout(dropout)
+        )
+        self.labels = LabelMap(parents[0], self.sizes[1], label_rank)
+        self.dropout = nn.Dropout(dropout)
+        self.levels = nn.ModuleList(
+            LevelNet(hidden, norm if level < len(parents) else "none") for level in range(1, len(parents) + 1)
+        )
+        self.align = nn.Sequential(nn.Dropout(readout_dropout), nn.Linear(len(parents) * hidden, width))
+        initialise(self)
+
+    def forward(self, text: Tensor) -> Tensor:
+        """Vectors of documents to vectors that passed through the tree: (B, D) to (B, D)."""
+        with torch.autocast(text.device.type, enabled=False):
+            received = self.dropout(self.labels(self.features(text.float())).transpose(1, 2))  # (B, N1, D)
+        read = []
+        for level, net in enumerate(self.levels, start=1):
+            nodes = net(received)  # (B, N, D)
+            read.append(self._read(nodes))
+            if level < len(self.levels):
+                received = self._sum_children(nodes, level)
+        aligned: Tensor = self.align(torch.cat(read, dim=1))
+        return aligned
+
+    def _sum_children(self, nodes: Tensor, level: int) -> Tensor:
+        """u_v = Σ over children of v: (B, N below, D) to (B, N, D)."""
+        above = self.get_buffer(f"parents{level}")
+        sums = nodes.new_zeros(len(nodes), self.sizes[level + 1], nodes.shape[2])
+        return sums.index_add(1, above, nodes)
+
+    def _read(self, nodes: Tensor) -> Tensor:
+        """η: one vector of a level's nodes, (B, N, D) to (B, D)."""
+        if self.readout == "sum":
+            return nodes.sum(dim=1)
+        return nodes.mean(dim=1) if self.readout == "mean" else nodes.amax(dim=1)
+
+
+class LevelNet(nn.Module):
+    """φ_FFN of one level: linear, norm, ReLU, twice; the same for all its nodes."""
+
+    def __init__(self, width: int, norm: str) -> None:
+        super().__init__()
+        self.linear = nn.ModuleList(nn.Linear(width, width) for _ in range(2))
+        self.norm = nn.ModuleList(_norm(norm, width) for _ in range(2))
+
+    def forward(self, nodes: Tensor) -> Tensor:
+        """(B, N, D) to (B, N, D)."""
+        shape = nodes.shape
+        nodes = nodes.reshape(-1, shape[-1])  # BatchNorm sees all nodes of all documents as rows
+        for linear, norm in zip(self.linear, self.norm, strict=True):
+            nodes = F.relu(norm(linear(nodes)))
+        return nodes.reshape(shape)
+
+
+class RowNorm(nn.BatchNorm1d):
+    """BatchNorm that, for a batch of a single row, which has no variance, uses its running statistics."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """(rows, D) to (rows, D)."""
+        if self.training and len(rows) == 1:
+            return F.batch_norm(rows, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
+        return super().forward(rows)
+
+
+def _norm(name: str, width: int) -> nn.Module:
+    return {"batch": RowNorm, "layer": nn.LayerNorm}[name](width) if name != "none" else nn.Identity()

@@ -1,0 +1,6 @@
+"""Training: one visible loop, its optimiser, its checkpoints, and the head start."""
+
+from hill.train.config import TrainConfig
+from hill.train.loop import Epoch, Session, Split, Step, train
+
+__all__ = ["Epoch", "Session", "Split", "Step", "TrainConfig", "train"]

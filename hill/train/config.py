@@ -1,0 +1,72 @@
+"""Settings of training."""
+
+from dataclasses import dataclass
+
+from hill.settings import at_least, one_of
+
+PRECISIONS = ("auto", "bf16", "fp32")
+SCHEDULES = ("constant", "linear")
+HEAD_STARTS = ("auto", "on", "off")
+SHORT = 3
+METRICS = ("micro_f1", "macro_f1", "hierarchical_f1", "subset_accuracy")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How a model is trained."""
+
+    epochs: int = 20
+    """Most passes over the training documents."""
+    batch_size: int = 32
+    """Documents of a step; with accumulation, of each part of a step."""
+    accumulate: int = 1
+    """Batches whose gradients are added up before a step."""
+    encoder_lr: float = 3e-5
+    """Learning rate of the text encoder."""
+    lr: float = 1e-3
+    """Learning rate of everything else, constant while the encoder warms up."""
+    warmup: float = 0.1
+    """Steps over which the encoder's rate rises from 0; below 1, a share of all steps."""
+    schedule: str = "linear"
+    """What rates do after that: constant as in the paper, or linear down to 0."""
+    clip: float = 1.0
+    """Largest norm of the gradient; 0 for no limit, as in the paper."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay."""
+    metric: str = "micro_f1"
+    """What decides on dev which epoch is best."""
+    patience: int = 5
+    """Epochs without a new best after which training stops."""
+    seed: int = 42
+    """Fixes initial weights, order and dropout."""
+    precision: str = "auto"
+    """fp32, bf16, or auto: bf16 where the device is a GPU that has it."""
+    device: str = "auto"
+    """cpu, cuda, or auto."""
+    freeze: int = 0
+    """Layers of the encoder, from the bottom, that stay as they are; the embeddings stay with them."""
+    head_start: str = "auto"
+    """Fit structure and head on vectors of the untrained encoder first: on, off, or auto: on for 3 epochs or less."""
+    head_epochs: int = 10
+    """Passes over the vectors in the head start."""
+    head_lr: float = 3e-3
+    """Learning rate of the head start."""
+    checkpoint_steps: int = 500
+    """Steps between checkpoints; one is also written after every epoch."""
+
+    def __post_init__(self) -> None:
+        one_of(self.precision, PRECISIONS, "train.precision")
+        one_of(self.schedule, SCHEDULES, "train.schedule")
+        one_of(self.metric, METRICS, "train.metric")
+        one_of(self.head_start, HEAD_STARTS, "train.head_start")
+        for name in ("epochs", "batch_size", "accumulate", "patience", "checkpoint_steps"):
+            at_least(getattr(self, name), 1, f"train.{name}")
+        for name in ("encoder_lr", "lr", "head_lr", "warmup", "clip", "weight_decay", "freeze", "head_epochs"):
+            at_least(getattr(self, name), 0, f"train.{name}")
+
+    @property
+    def starts_head(self) -> bool:
+        """Whether there is a head start: it was measured to help short trainings and not long ones."""
+        return bool(self.head_epochs) and (
+            self.head_start == "on" or (self.head_start == "auto" and self.epochs <= SHORT)
+        )

@@ -1,0 +1,81 @@
+"""A saved model: taxonomy, tokenizer, config and weights in one folder, without pickle."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from hill.errors import CheckpointError, HillError
+from hill.models import MODELS, HTCModel, ModelConfig
+from hill.nn import TextEncoder
+from hill.nn.pretrained import empty_encoder, plain
+from hill.settings import Groups, make
+from hill.taxonomy import Taxonomy, read_taxonomy
+from hill.taxonomy.nested import taxonomy_document
+from hill.train.files import check_folder, load_weights, read_json, read_tensors, write_folder
+
+FORMAT = "hill-model"
+VERSION = 1
+WEIGHTS = "model.safetensors"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A model with what it is used with: its taxonomy, its tokenizer, and the settings of all groups."""
+
+    name: str
+    model: HTCModel
+    taxonomy: Taxonomy
+    tokenizer: Tokenizer
+    settings: Groups
+
+    def save(self, folder: Path, documents: dict[str, Any]) -> None:
+        """Write everything, with these documents beside it, whole or not at all."""
+        encoder: Any = self.model.text.encoder
+        config = {
+            "format": FORMAT,
+            "version": VERSION,
+            "model": self.name,
+            "pooling": self.model.text.pooling,
+            "settings": self.settings,
+            "assets": sorted(self.model.assets()),
+        }
+        files = {
+            "config.json": config,
+            "taxonomy.json": taxonomy_document(self.taxonomy),
+            "tokenizer.json": json.loads(self.tokenizer.to_str()),
+            "encoder/config.json": encoder.config.to_dict(),
+        }
+        weights = {WEIGHTS: {name: value.cpu() for name, value in self.model.state_dict().items()}}
+        write_folder(folder, weights, files | self.model.assets() | documents)
+
+
+def load_stored(folder: Path) -> Stored:
+    """The model of a folder, on the CPU; a missing, damaged or foreign file is a `CheckpointError` that names it."""
+    if not folder.is_dir():
+        raise CheckpointError(f"model folder '{folder}' does not exist")
+    config = read_json(folder / "config.json")
+    if config.get("format") != FORMAT or config.get("version") != VERSION:
+        raise CheckpointError(
+            f"'{folder}' is of format {config.get('format')!r}, version {config.get('version')!r}; "
+            f"this program reads {FORMAT!r}, version {VERSION}"
+        )
+    check_folder(folder)
+    try:
+        return _build(folder, config)
+    except HillError as error:
+        raise error if isinstance(error, CheckpointError) else CheckpointError(f"'{folder}': {error}") from None
+
+
+def _build(folder: Path, config: dict[str, Any]) -> Stored:
+    kind = MODELS[config["model"]]
+    taxonomy = read_taxonomy(folder / "taxonomy.json")
+    settings: ModelConfig = make(kind.Config, config["settings"]["model"], "model")
+    text = TextEncoder(empty_encoder(folder / "encoder"), config["pooling"], settings.dropout)
+    assets = {name: read_json(folder / name) for name in config["assets"]}
+    model = kind(text, taxonomy, settings, assets)
+    load_weights(model, read_tensors(folder / WEIGHTS), folder)
+    tokenizer = plain(Tokenizer.from_file(str(folder / "tokenizer.json")))
+    return Stored(config["model"], model.eval(), taxonomy, tokenizer, config["settings"])
