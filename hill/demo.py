@@ -1,6 +1,7 @@
 """The demo: code diagnoses into ICD-10-CM, beside a TF-IDF baseline on the same data."""
 
 import json
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -36,12 +37,14 @@ SHOWN = {
 EXAMPLES = ("heart attack", "broken left collar bone after a fall", "pain in the ear with fluid behind the drum")
 
 
-def run_demo(categories: bool, out: Path) -> None:
+def run_demo(categories: bool, out: Path, settings: Groups = SETTINGS, per_block: int = 40) -> None:
     """Everything, with a word on each step; the model goes to `out` and the data beside it."""
     console, start = Console(), time.perf_counter()
+    if (out / "log.jsonl").exists():
+        shutil.rmtree(out)  # an earlier demo
     check_out(out, resume=False)
     taxonomy = icd_taxonomy(categories)
-    data = icd_data(taxonomy)
+    data = icd_data(taxonomy, per_block)
     _write_data(data, taxonomy, out.with_name(f"{out.name}-data"))
     console.print(
         f"ICD-10-CM: {len(taxonomy):,} labels in {len(taxonomy.levels)} levels. Training texts: {len(data['train']):,} "
@@ -50,7 +53,7 @@ def run_demo(categories: bool, out: Path) -> None:
         highlight=False,
     )
     linear = _score_linear(data, taxonomy)
-    classifier = HillClassifier(taxonomy, "hill", SETTINGS)
+    classifier = HillClassifier(taxonomy, "hill", settings)
     with training_bar(classifier.train_config.metric) as bar:
         for report in classifier.training(data, out):
             bar.show(report)

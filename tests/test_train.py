@@ -232,3 +232,28 @@ def test_data_that_cannot_be_trained_on(tiny_encoder: Path, animals: Taxonomy, t
         list(model.training({"test": toy_data(animals)["dev"]}, tmp_path))
     with pytest.raises(DataError, match="1 document cannot be split"):
         list(model.training({"train": label_documents(["x"], [["p"]], animals)}, tmp_path))
+
+
+def test_a_full_disk_leaves_the_earlier_model(tmp_path: Path) -> None:
+    """A limit on file size stands for the full disk: writing fails in the middle of a file."""
+    program = """
+import resource, signal, sys, torch
+from pathlib import Path
+from hill.errors import CheckpointError
+from hill.train.files import check_folder, write_folder
+target = Path(sys.argv[1])
+write_folder(target, {"w.safetensors": {"a": torch.ones(10)}}, {"a.json": 1})
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+try:
+    write_folder(target, {"w.safetensors": {"a": torch.ones(1_000_000)}}, {"a.json": 2})
+except CheckpointError as error:
+    print(error)
+check_folder(target)
+"""
+    target = tmp_path / "model"
+    command = [sys.executable, "-c", program, str(target)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith(f"cannot write '{target}': ")
+    assert json.loads((target / "a.json").read_text()) == 1 and [p.name for p in tmp_path.iterdir()] == ["model"]

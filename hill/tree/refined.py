@@ -35,7 +35,7 @@ Ints = NDArray[np.int64]
 
 # Graphs with more vertices and edges than half of WORK are searched once, smaller ones up to TRIES times.
 WORK = 2000
-TRIES = 16
+TRIES = 32
 # How much dearer than the cheapest pair a pair may be to merge with it in one round: the first search, then the others.
 HASTES = (0.1, 0.4, 1.6, 6.4)
 # A move that lowers the cost by less than this share of the volume is none.
