@@ -17,7 +17,7 @@ from hill.data import Documents, read_data
 from hill.data.documents import label_documents
 from hill.data.tokens import tokenize
 from hill.decode import DecodeConfig, Decoder, ThresholdTuner
-from hill.errors import CheckpointError, ConfigError, DataError
+from hill.errors import ConfigError, DataError
 from hill.metrics import Scorer
 from hill.models import MODELS
 from hill.nn import TextEncoder
@@ -30,7 +30,7 @@ from hill.train.loop import score_documents
 from hill.train.optim import freeze_layers
 from hill.train.run import Report, run, seed_everything
 from hill.train.store import Stored, load_stored
-from hill.types import Prediction
+from hill.types import FloatArray, Prediction
 
 GROUPS = ("model", "train", "data", "decode")
 
@@ -71,6 +71,7 @@ class HillClassifier:
         self.data_config = make(DataConfig, given.get("data", {}), "data")
         self.decode_config = make(DecodeConfig, given.get("decode", {}), "decode")
         self.metrics: dict[str, Any] = {}
+        self.thresholds: FloatArray | None = None
         self._session: Session | None = None
         self._stored: Stored | None = None
 
@@ -106,7 +107,7 @@ class HillClassifier:
             "labels": self.taxonomy.ids,
         }
         yield from run(self._running, learn, check, self.taxonomy, out, facts, resume, tensorboard)
-        if self.decode_config.tune and self.decode_config.strategy != "path":
+        if self.decode_config.tune != "off" and self.decode_config.strategy != "path":
             self._tune(check)
         self.metrics = self._evaluate(check)
 
@@ -161,9 +162,14 @@ class HillClassifier:
         for documents, scores in score_documents(self._running, dev.tokens):
             tuner.update(dev.labels[documents].toarray(), scores)
         self.decode_config = replace(self.decode_config, threshold=tuner.best())
+        if self.decode_config.tune == "label":
+            self.thresholds = tuner.best_by_label()
+
+    def _decoder(self) -> Decoder:
+        return Decoder(self.taxonomy, self.decode_config, self.thresholds)
 
     def _evaluate(self, split: Split) -> dict[str, Any]:
-        decoder, scorer = Decoder(self.taxonomy, self.decode_config), Scorer(self.taxonomy)
+        decoder, scorer = self._decoder(), Scorer(self.taxonomy)
         raw = Scorer(self.taxonomy)
         for documents, scores in score_documents(self._running, split.tokens):
             gold = split.labels[documents].toarray()
@@ -180,7 +186,7 @@ class HillClassifier:
 
     def predict_proba(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """Scores (texts, L) between 0 and 1 that never rise on the way down the taxonomy."""
-        decoder = Decoder(self.taxonomy, self.decode_config)
+        decoder = self._decoder()
         found = np.zeros((len(texts), len(self.taxonomy)), dtype=np.float32)
         for documents, scores in score_documents(self._running, self._tokens(_checked(texts))):
             found[documents] = decoder.effective(scores)
@@ -196,7 +202,7 @@ class HillClassifier:
 
     def predictions(self, texts: Sequence[str]) -> list[Prediction]:
         """Labels, scores and paths of each text."""
-        decoder = Decoder(self.taxonomy, self.decode_config)
+        decoder = self._decoder()
         found: list[Prediction] = [Prediction((), (), ())] * len(texts)
         for documents, scores in score_documents(self._running, self._tokens(_checked(texts))):
             chosen, effective = decoder.decode(scores), decoder.effective(scores)
@@ -218,7 +224,10 @@ class HillClassifier:
         """Write everything that predicting needs to a folder, whole or not at all."""
         if self._stored is None:
             raise ConfigError("the classifier has not learned anything yet; call fit first")
-        documents = {"thresholds.json": {"threshold": self.decode_config.threshold}, "metrics.json": self.metrics}
+        thresholds: dict[str, Any] = {"threshold": self.decode_config.threshold}
+        if self.thresholds is not None:
+            thresholds["labels"] = self.thresholds.tolist()
+        documents = {"thresholds.json": thresholds, "metrics.json": self.metrics}
         replace(self._stored, settings=self.settings()).save(Path(folder), documents)
 
     @classmethod
@@ -228,11 +237,9 @@ class HillClassifier:
         settings = {group: dict(values) for group, values in stored.settings.items()}
         settings["train"]["device"] = device
         classifier = cls(stored.taxonomy, stored.name, settings)
-        threshold = read_json(Path(folder) / "thresholds.json")
-        try:
-            classifier.decode_config = replace(classifier.decode_config, threshold=float(threshold["threshold"]))
-        except (KeyError, TypeError, ValueError):
-            raise CheckpointError(f"'{folder}/thresholds.json' holds no threshold") from None
+        found = read_json(Path(folder) / "thresholds.json")
+        classifier.decode_config = replace(classifier.decode_config, threshold=found["threshold"])
+        classifier.thresholds = np.array(found["labels"]) if "labels" in found else None
         classifier.metrics = read_json(Path(folder) / "metrics.json")
         classifier._hold(stored)
         return classifier

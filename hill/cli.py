@@ -155,7 +155,8 @@ def settings(model: Annotated[str, typer.Option(help="Name of the model.")] = "h
     table = Table(box=None, pad_edge=False)
     for column in ("setting", "type", "default", ""):
         table.add_column(column)
-    for group, kind in zip(GROUPS, (MODELS[model].Config, TrainConfig, DataConfig, DecodeConfig), strict=True):
+    kinds: tuple[type, ...] = (MODELS[model].Config, TrainConfig, DataConfig, DecodeConfig)
+    for group, kind in zip(GROUPS, kinds, strict=True):
         for key, kind_name, default, text in describe(kind):
             table.add_row(f"{group}.{key}", kind_name, str(default), text)
     Console().print(table)

@@ -15,7 +15,7 @@ from hill.errors import ConfigError
 from hill.metrics.edges import Edges
 from hill.settings import one_of
 from hill.taxonomy import Taxonomy
-from hill.types import BoolArray
+from hill.types import BoolArray, FloatArray, IntArray
 
 STRATEGIES = ("closure", "top-down", "path", "raw")
 STEPS = 200
@@ -32,23 +32,25 @@ class DecodeConfig:
     raw: every label for itself, consistent or not, as in the paper."""
     threshold: float = 0.5
     """Score above which a label is predicted."""
-    tune: bool = True
-    """Choose the threshold on dev after training."""
+    tune: str = "global"
+    """Choose on dev after training: global, one threshold; label, one for each label; off, none."""
     tune_metric: str = "micro_f1"
     """What the threshold is chosen for: micro_f1 or macro_f1."""
 
     def __post_init__(self) -> None:
         one_of(self.strategy, STRATEGIES, "decode.strategy")
+        one_of(self.tune, ("global", "label", "off"), "decode.tune")
         one_of(self.tune_metric, ("micro_f1", "macro_f1"), "decode.tune_metric")
         if not 0 <= self.threshold <= 1:
             raise ConfigError(f"decode.threshold is {self.threshold}; expected a number from 0 to 1")
 
 
 class Decoder:
-    """Turns scores (B, L) into label sets (B, L)."""
+    """Turns scores (B, L) into label sets (B, L); `thresholds` (L) take the place of the config's one threshold."""
 
-    def __init__(self, taxonomy: Taxonomy, config: DecodeConfig) -> None:
+    def __init__(self, taxonomy: Taxonomy, config: DecodeConfig, thresholds: FloatArray | None = None) -> None:
         self.config = config
+        self._thresholds = thresholds
         self._taxonomy = taxonomy
         self._edges = Edges(taxonomy)
 
@@ -66,7 +68,19 @@ class Decoder:
         """The predicted labels: (B, L) to (B, L)."""
         if self.config.strategy == "path":
             return self._best_path(scores)
-        chosen: BoolArray = self.effective(scores) > self.config.threshold
+        if self._thresholds is None:
+            chosen: BoolArray = self.effective(scores) > self.config.threshold
+            return chosen
+        return self._repair(self.effective(scores) > self._thresholds)
+
+    def _repair(self, chosen: BoolArray) -> BoolArray:
+        """Add or drop what thresholds that differ between a label and its parent left inconsistent."""
+        columns = np.ascontiguousarray(chosen.T)
+        match self.config.strategy:
+            case "closure":
+                return self._edges.close(columns).T
+            case "top-down":
+                return self._edges.least_above(columns).T
         return chosen
 
     def _best_path(self, scores: Scores) -> BoolArray:
@@ -103,13 +117,26 @@ class ThresholdTuner:
         self._hits += np.bincount(cells[labels], minlength=self._hits.size).reshape(self._hits.shape)
 
     def best(self) -> float:
-        """The threshold with the highest metric; of equals the middle one."""
-        gold = self._hits.sum(axis=1, keepdims=True)
-        hits = gold - self._hits.cumsum(axis=1)
-        predicted = self._predicted.sum(axis=1, keepdims=True) - self._predicted.cumsum(axis=1)
+        """The one threshold with the highest metric."""
+        hits, predicted, gold = self._counts()
         if self._decoder.config.tune_metric == "micro_f1":
-            f1 = 2 * hits.sum(axis=0) / np.maximum(predicted.sum(axis=0) + gold.sum(), 1)
-        else:
-            f1 = (2 * hits / np.maximum(predicted + gold, 1)).mean(axis=0)
-        best = np.flatnonzero(f1 >= f1.max() - 1e-12)
-        return float(best[len(best) // 2] / STEPS)
+            return _middle_of_best(2 * hits.sum(axis=0) / np.maximum(predicted.sum(axis=0) + gold.sum(), 1))
+        return _middle_of_best((2 * hits / np.maximum(predicted + gold, 1)).mean(axis=0))
+
+    def best_by_label(self) -> FloatArray:
+        """For each label the threshold with its highest F1; where there is no gold, the best of all."""
+        hits, predicted, gold = self._counts()
+        f1, together = 2 * hits / np.maximum(predicted + gold, 1), self.best()
+        return np.array([_middle_of_best(row) if row.any() else together for row in f1])
+
+    def _counts(self) -> tuple[IntArray, IntArray, IntArray]:
+        """Hits and predictions of each label above each threshold (L, STEPS + 1), and its gold (L, 1)."""
+        gold = self._hits.sum(axis=1, keepdims=True)
+        predicted = self._predicted.sum(axis=1, keepdims=True) - self._predicted.cumsum(axis=1)
+        return gold - self._hits.cumsum(axis=1), predicted, gold
+
+
+def _middle_of_best(f1: FloatArray) -> float:
+    """The threshold of the highest value; of equals the middle one."""
+    best = np.flatnonzero(f1 >= f1.max() - 1e-12)
+    return float(best[len(best) // 2] / STEPS)

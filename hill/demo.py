@@ -30,8 +30,8 @@ SETTINGS: Groups = {
 SHOWN = {
     "micro_f1": "micro F1",
     "macro_f1": "macro F1",
-    "hierarchical_f1": "hierarchical F1",
-    "path_micro_f1": "whole path right",
+    "hierarchical_f1": "hier. F1",
+    "path_micro_f1": "path F1",
     "violations": "violations",
 }
 EXAMPLES = ("heart attack", "broken left collar bone after a fall", "pain in the ear with fluid behind the drum")
@@ -97,7 +97,7 @@ def _score_linear(data: dict[str, Documents], taxonomy: Taxonomy) -> dict[str, A
 
 def _table(results: dict[str, dict[str, Any]]) -> Table:
     table = Table(title="test", title_justify="left")
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     for column in SHOWN.values():
         table.add_column(column, justify="right")
     for name, result in results.items():

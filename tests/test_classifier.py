@@ -84,6 +84,15 @@ def test_a_saved_model_is_the_same_to_the_bit(fitted: HillClassifier, saved: Pat
     assert loaded.settings() == fitted.settings() | {"train": fitted.settings()["train"] | {"device": "cpu"}}
 
 
+def test_thresholds_by_label_are_saved(tiny_encoder: Path, tmp_path: Path) -> None:
+    settings = SETTINGS | {"model": SETTINGS["model"] | {"encoder": str(tiny_encoder)}, "decode": {"tune": "label"}}
+    model = HillClassifier(animals_taxonomy(), settings=settings).fit(*toy_documents(60, 1))
+    assert model.thresholds is not None and model.thresholds.shape == (7,)
+    model.save(tmp_path / "model")
+    texts = toy_documents(20, 5)[0]
+    assert HillClassifier.load(tmp_path / "model").predict(texts) == model.predict(texts)
+
+
 def test_order_and_batch_change_nothing(fitted: HillClassifier) -> None:
     texts = toy_documents(70, 8)[0]
     assert fitted.predict(texts[::-1]) == fitted.predict(texts)[::-1]

@@ -68,3 +68,22 @@ def test_the_threshold_is_the_best_of_all(strategy: str, metric: str) -> None:
         return flat_scores(labels, decoder.effective(scores) > threshold)[metric]
 
     assert value(tuner.best()) == pytest.approx(max(value(i / 200) for i in range(201)))
+
+    def value_of(label: int, threshold: float) -> float:
+        chosen = (decoder.effective(scores) > threshold)[:, [label]]
+        return flat_scores(labels[:, [label]], chosen)["micro_f1"]
+
+    for label, threshold in enumerate(tuner.best_by_label()):
+        assert value_of(label, threshold) == pytest.approx(max(value_of(label, i / 200) for i in range(201)))
+
+
+@pytest.mark.parametrize("strategy", ["closure", "top-down", "raw"])
+def test_thresholds_by_label_keep_sets_consistent(strategy: str) -> None:
+    taxonomy = random_taxonomy(4, n=15, most_parents=2)
+    scores, thresholds = scores_for(taxonomy, 1, 50), np.random.default_rng(2).random(15)
+    chosen = Decoder(taxonomy, DecodeConfig(strategy), thresholds).decode(scores)
+    violations = hierarchical_scores(chosen, chosen, taxonomy)["violations"]
+    assert (violations > 0) == (strategy == "raw")
+    unsupported = ThresholdTuner(Decoder(taxonomy, DecodeConfig(strategy)), 15)
+    unsupported.update(np.zeros((50, 15), dtype=bool), scores)
+    assert set(unsupported.best_by_label()) == {unsupported.best()}

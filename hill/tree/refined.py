@@ -11,10 +11,10 @@ the lowest tree node above both its ends. `refined` lowers this sum by repeating
    on every level until nothing helps; each move is priced exactly (`_refined_moves`).
 
 The search starts with the root over all vertices and allows one level more at a time, so that entropy never increases
-with height. Small graphs are searched again with the vertices in other orders, from the start and from the best tree
-with a level too many, and the best tree counts. Vertices are first put in an order that depends on the graph alone
-(`_refined_order`), so the names of the labels do not matter: renaming gives the same tree, up to an exchange of
-vertices that leaves the graph as it is. Memory is O(n + m) times the height.
+with height. Small graphs are searched again with the vertices in other orders, from the start, from the best tree with
+a level too many and from the trees of the other builders, and the best tree counts. Vertices are first put in an order
+that depends on the graph alone (`_refined_order`), so the names of the labels do not matter: renaming gives the same
+tree, up to an exchange of vertices that leaves the graph as it is. Memory is O(n + m) times the height.
 """
 
 from __future__ import annotations
@@ -23,19 +23,24 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from hill.errors import ConfigError
 from hill.tree._refined_graph import Level
 from hill.tree._refined_order import leaf_level
 from hill.tree._refined_steps import Parents, cost, cut, move
+from hill.tree.authors import build_authors
 from hill.tree.coding_tree import CodingTree
 from hill.tree.graph import Graph
+from hill.tree.paper import build_paper
 
 Ints = NDArray[np.int64]
 
 # Graphs with more vertices and edges than half of WORK are searched once, smaller ones up to TRIES times.
 WORK = 2000
 TRIES = 32
+# Graphs up to this size are also searched from the trees of the other builders, so that none of them is ever better.
+RIVALS = 500
 # How much dearer than the cheapest pair a pair may be to merge with it in one round: the first search, then the others.
 HASTES = (0.1, 0.4, 1.6, 6.4)
 # A move that lowers the cost by less than this share of the volume is none.
@@ -80,13 +85,25 @@ def build_refined(graph: Graph, height: int) -> CodingTree:
     parents: Parents = [np.zeros(len(graph), np.int64)]
     if len(graph.weights):
         level, order = leaf_level(graph)
-        parents = Try(level, order, HASTES[0]).leave(_search(level, height))
+        rivals = _relabelled(graph, order) if len(graph) + len(graph.weights) // 2 <= RIVALS else None
+        parents = Try(level, order, HASTES[0]).leave(_search(level, height, rivals))
     unary = [np.arange(len(graph))] * (height - len(parents))
     return CodingTree([*unary, *parents]).canonical()
 
 
-def _search(leaves: Level, height: int) -> Parents:
-    """Return the best tree of at most a height, not higher than pays."""
+def _relabelled(graph: Graph, order: Ints) -> Graph:
+    """The graph with its vertices numbered in an order."""
+    matrix = csr_array((graph.weights, graph.indices, graph.indptr), shape=(len(graph), len(graph)))
+    return Graph.from_adjacency(matrix[order][:, order])
+
+
+def _rival_trees(graph: Graph | None, height: int) -> list[Parents]:
+    """The other builders' trees of a graph, if it is given."""
+    return [list(build(graph, height).parents) for build in (build_paper, build_authors)] if graph else []
+
+
+def _search(leaves: Level, height: int, rivals: Graph | None) -> Parents:
+    """Return the best tree of at most a height, not higher than pays; no other builder finds a better for `rivals`."""
     slack = SLACK * float(leaves.volumes.sum())
     flat = best = [np.zeros(len(leaves.volumes), np.int64)]
     lowest = cost(leaves, flat)
@@ -99,6 +116,10 @@ def _search(leaves: Level, height: int) -> Parents:
                 tree, price = _descend(each, start, k, slack)
                 if price < least - slack:
                     found, least = each.leave(tree), price
+        for rival in _rival_trees(rivals, k):
+            tree, price = _descend(tries[0], rival, k, slack)
+            if price < least - slack:
+                found, least = tree, price
         if least > lowest - slack:
             break
         best, lowest = found, least
