@@ -19,6 +19,7 @@ from hill.types import BoolArray, FloatArray, IntArray
 
 STRATEGIES = ("closure", "top-down", "path", "raw")
 STEPS = 200
+PARENT_WEIGHT = 0.5
 
 Scores = npt.NDArray[np.floating]
 
@@ -84,18 +85,20 @@ class Decoder:
         return chosen
 
     def _best_path(self, scores: Scores) -> BoolArray:
-        """The leaf whose path from a root has the highest mean log score, with all its ancestors."""
-        logs = np.log(np.maximum(scores, 1e-12))
-        sums, depths = logs.copy(), np.ones(scores.shape)
+        """The leaf whose path from a root has the highest mean log score, with all its ancestors.
+
+        In the mean a label weighs twice as much as its parent: it knows more (measured on ICD-10-CM dev).
+        """
+        sums, weights = np.log(np.maximum(scores, 1e-12)), np.ones(scores.shape)
         for level in self._taxonomy.levels[1:]:
             for row in level.tolist():
                 parents = self._taxonomy.parents(row)
-                best = parents[(sums[:, parents] / depths[:, parents]).argmax(axis=1)]
+                best = parents[(sums[:, parents] / weights[:, parents]).argmax(axis=1)]
                 documents = np.arange(len(scores))
-                sums[:, row] += sums[documents, best]
-                depths[:, row] += depths[documents, best]
+                sums[:, row] += PARENT_WEIGHT * sums[documents, best]
+                weights[:, row] += PARENT_WEIGHT * weights[documents, best]
         leaves = self._taxonomy.leaves
-        ends = leaves[(sums / depths)[:, leaves].argmax(axis=1)]
+        ends = leaves[(sums / weights)[:, leaves].argmax(axis=1)]
         chosen = np.zeros(scores.shape, dtype=bool)
         chosen[np.arange(len(scores)), ends] = True
         return self._edges.close(np.ascontiguousarray(chosen.T)).T

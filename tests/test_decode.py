@@ -47,7 +47,12 @@ def test_the_best_path_has_the_highest_mean_log_score(seed: int) -> None:
     chosen = Decoder(taxonomy, DecodeConfig("path")).decode(scores)
     for document in range(4):
         paths = [path for leaf in taxonomy.leaves for path in taxonomy.paths(leaf)]
-        best = max(paths, key=lambda path: np.log(scores[document, list(path)]).mean())
+
+        def value(path: tuple[int, ...]) -> float:
+            weights = 0.5 ** np.arange(len(path))[::-1]
+            return float(np.average(np.log(scores[document, list(path)]), weights=weights))
+
+        best = max(paths, key=value)
         assert np.flatnonzero(chosen[document]).tolist() == sorted(best)
 
 
