@@ -48,11 +48,9 @@ def test_the_best_path_has_the_highest_mean_log_score(seed: int) -> None:
     for document in range(4):
         paths = [path for leaf in taxonomy.leaves for path in taxonomy.paths(leaf)]
 
-        def value(path: tuple[int, ...]) -> float:
-            weights = 0.5 ** np.arange(len(path))[::-1]
-            return float(np.average(np.log(scores[document, list(path)]), weights=weights))
-
-        best = max(paths, key=value)
+        logs = [np.log(scores[document, list(path)]) for path in paths]
+        means = [np.average(log, weights=0.5 ** np.arange(len(log))[::-1]) for log in logs]
+        best = paths[int(np.argmax(means))]
         assert np.flatnonzero(chosen[document]).tolist() == sorted(best)
 
 
