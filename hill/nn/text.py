@@ -39,12 +39,6 @@ class TextEncoder(nn.Module):
         return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1.0)
 
 
-def freeze(module: nn.Module, frozen: bool) -> None:
-    """Switch the gradients of all weights of a module off or on."""
-    for weight in module.parameters():
-        weight.requires_grad_(not frozen)
-
-
 @torch.no_grad()
 def initialise(module: nn.Module, deviation: float = 0.02) -> None:
     """Linear layers as BERT starts them: weights from N(0, 0.02²), biases 0."""
