@@ -152,7 +152,7 @@ def test_the_head_start_gives_a_head_start(tiny_encoder: Path, animals: Taxonomy
     assert scores[1] > scores[0] + 0.05
 
 
-def test_accumulation_is_a_larger_batch(tiny_encoder: Path, animals: Taxonomy, tmp_path: Path) -> None:
+def test_accumulation_takes_the_steps_of_a_larger_batch(tiny_encoder: Path, animals: Taxonomy, tmp_path: Path) -> None:
     found = []
     for name, size, parts in (("one", 8, 1), ("two", 4, 2)):
         model = classifier(animals, tiny_encoder, batch_size=size, accumulate=parts, epochs=1)

@@ -66,7 +66,7 @@ class TrainConfig:
 
     @property
     def starts_head(self) -> bool:
-        """Whether there is a head start: it was measured to help short trainings and not long ones."""
+        """Whether there is a head start: for the first 3 of 6 epochs of HILL a training with it was ahead, then not."""
         return bool(self.head_epochs) and (
             self.head_start == "on" or (self.head_start == "auto" and self.epochs <= SHORT)
         )
