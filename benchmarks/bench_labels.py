@@ -18,9 +18,10 @@ from rich.console import Console
 from rich.table import Table
 
 from hill.models import HILL
-from hill.models.hill import HILLConfig
-from hill.nn import TextEncoder
+from hill.models.hill import TREE_FILE, HILLConfig
+from hill.nn import Transformer
 from hill.taxonomy import Label, Taxonomy
+from hill.tree import build_tree
 from hill.types import Batch
 
 STEPS = 5
@@ -51,12 +52,15 @@ def main() -> None:
     encoder = transformers.BertModel(config, add_pooling_layer=False)  # type: ignore[no-untyped-call]
     ids = torch.randint(0, 30_000, (arguments.batch, 64))
     labels = torch.rand(arguments.batch, arguments.labels) < 5 / arguments.labels
-    text = TextEncoder(encoder, "mean", 0.1)
+    text = Transformer(encoder, "mean", 0.1)
     optimiser = torch.optim.AdamW(text.parameters())
     text(ids, torch.ones_like(ids)).sum().backward()
     optimiser.step()
     before = peak_mib()
-    model = HILL(text, random_taxonomy(arguments.labels), HILLConfig(height=2))
+    taxonomy, settings = random_taxonomy(arguments.labels), HILLConfig(height=2)
+    tree = build_tree(taxonomy, settings.height, settings.method).tree
+    assets = {TREE_FILE: {"parents": [parents.tolist() for parents in tree.parents]}}
+    model = HILL(text, taxonomy, settings, assets)
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4)
     seconds = []
     for _ in range(STEPS):

@@ -20,8 +20,7 @@ from hill.decode import DecodeConfig, Decoder, ThresholdTuner
 from hill.errors import ConfigError, DataError
 from hill.metrics import Scorer
 from hill.models import MODELS
-from hill.nn import TextEncoder
-from hill.nn.pretrained import load_pretrained, longest_input
+from hill.models.text import start_text
 from hill.settings import Groups, at_least, document, make, one_of
 from hill.taxonomy import Taxonomy, read_taxonomy
 from hill.train import Session, Split, TrainConfig
@@ -97,7 +96,7 @@ class HillClassifier:
         """Learn, yielding as it goes; log and checkpoints go to `out`, from which a killed training resumes."""
         train, dev = self._splits(data)
         out.mkdir(parents=True, exist_ok=True)
-        self._start()
+        self._start(train)
         learn, check = self._split(train), self._split(dev)
         facts = {
             "model": self.name,
@@ -119,23 +118,19 @@ class HillClassifier:
             return train, dev
         return train.split(self.data_config.dev_share, self.train_config.seed)
 
-    def _start(self) -> None:
-        """Build the model from taxonomy, encoder and settings."""
+    def _start(self, train: Documents) -> None:
+        """Build the model from taxonomy, encoder, settings and what it must know of the training documents."""
         seed_everything(self.train_config.seed)
-        pretrained = load_pretrained(self.model_config.encoder)
-        pooling = self.model_config.pooling
-        text = TextEncoder(
-            pretrained.encoder, pretrained.pooling if pooling == "auto" else pooling, self.model_config.dropout
-        )
-        model = MODELS[self.name](text, self.taxonomy, self.model_config)
-        freeze_layers(pretrained.encoder, self.train_config.freeze)
-        self._hold(Stored(self.name, model, self.taxonomy, pretrained.tokenizer, self.settings()))
+        kind = MODELS[self.name]
+        text, tokenizer = start_text(self.model_config, train.texts)
+        assets = kind.prepare(train, self.taxonomy, self.model_config, tokenizer)
+        model = kind(text, self.taxonomy, self.model_config, assets)
+        freeze_layers(text, self.train_config.freeze)
+        self._hold(Stored(self.name, model, self.taxonomy, tokenizer, self.settings()))
 
     def _hold(self, stored: Stored) -> None:
         self._stored = stored
-        encoder: Any = stored.model.text.encoder
-        pad = int(getattr(encoder.config, "pad_token_id", None) or 0)
-        self._session = Session(stored.model, self.train_config, _device(self.train_config.device), pad)
+        self._session = Session(stored.model, self.train_config, _device(self.train_config.device))
 
     @property
     def _running(self) -> Session:
@@ -154,7 +149,7 @@ class HillClassifier:
     def _tokens(self, texts: Sequence[str]) -> Any:
         session = self._running
         assert self._stored
-        longest = min(self.data_config.max_length, longest_input(session.model.text.encoder))
+        longest = min(self.data_config.max_length, session.model.text.longest)
         return tokenize(texts, self._stored.tokenizer, longest)
 
     def _tune(self, dev: Split) -> None:

@@ -74,8 +74,8 @@ def test_evaluate_takes_folders_and_files(fitted: HillClassifier, tmp_path: Path
 def test_a_saved_model_is_the_same_to_the_bit(fitted: HillClassifier, saved: Path) -> None:
     names = {str(file.relative_to(saved)) for file in saved.rglob("*") if file.is_file()}
     assert names == {
-        "config.json", "taxonomy.json", "coding_tree.json", "tokenizer.json", "encoder/config.json",
-        "model.safetensors", "thresholds.json", "metrics.json", "files.json",
+        "config.json", "taxonomy.json", "coding_tree.json", "label_counts.json", "tokenizer.json",
+        "encoder/config.json", "model.safetensors", "thresholds.json", "metrics.json", "files.json",
     }  # fmt: skip
     loaded = HillClassifier.load(saved, device="cpu")
     texts = toy_documents(25, 6)[0]

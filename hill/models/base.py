@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
+from scipy.sparse import csr_array
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from hill.data import Documents
+from hill.data.tokens import Tokens
 from hill.nn import TextEncoder, level_softmax, level_softmax_loss
 from hill.settings import at_least, one_of
 from hill.taxonomy import Taxonomy
@@ -18,14 +22,19 @@ from hill.types import Batch, Output
 
 LOSSES = ("bce", "softmax")
 POOLINGS = ("auto", "cls", "mean")
+COUNTS_FILE = "label_counts.json"
 
 
 @dataclass(frozen=True)
 class ModelConfig:
     """Settings of every model."""
 
+    TEXTS: ClassVar[tuple[str, ...]] = ("transformer",)
+
+    text: str = "transformer"
+    """Kind of text encoder: transformer; rcnn where the model has that version."""
     encoder: str = "minilm"
-    """Text encoder: minilm, a folder, or a name on the model hub."""
+    """The transformer: minilm, a folder, or a name on the model hub."""
     pooling: str = "auto"
     """One vector of a text: cls, mean, or auto for what the encoder was trained with."""
     dropout: float = 0.1
@@ -34,6 +43,7 @@ class ModelConfig:
     """bce as in the paper, or softmax: one softmax a level, for documents with a single path."""
 
     def __post_init__(self) -> None:
+        one_of(self.text, self.TEXTS, "model.text")
         one_of(self.pooling, POOLINGS, "model.pooling")
         one_of(self.loss, LOSSES, "model.loss")
         at_least(self.dropout, 0, "model.dropout")
@@ -43,34 +53,35 @@ class HTCModel(nn.Module):
     """The contract: a batch of tokens in, an `Output` out, with a loss exactly when labels are given."""
 
     Config: ClassVar[type[ModelConfig]] = ModelConfig
+    closed: ClassVar[bool] = False
+    """Fitted at once by `fit`, not step by step."""
     text: TextEncoder
 
-    def __init__(
-        self, text: TextEncoder, taxonomy: Taxonomy, config: Any, assets: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, text: TextEncoder, taxonomy: Taxonomy, config: Any, assets: Mapping[str, Any]) -> None:
         super().__init__()
         self.text = text
         self.config = config
+        self.assets = dict(assets)
         for level, rows in enumerate(taxonomy.levels):
             self.register_buffer(f"level{level}", torch.from_numpy(rows.copy()), persistent=False)
         self._depth = len(taxonomy.levels)
+
+    @classmethod
+    def prepare(cls, documents: Documents, taxonomy: Taxonomy, config: Any, tokenizer: Tokenizer) -> dict[str, Any]:
+        """What the model knows of the training documents beside its weights: JSON documents by file name.
+
+        They are saved with the model and given to its constructor, now and whenever it is loaded.
+        """
+        return {COUNTS_FILE: documents.labels.sum(axis=0).tolist()}
 
     @property
     def levels(self) -> list[Tensor]:
         """The labels of each level of the taxonomy."""
         return [self.get_buffer(f"level{level}") for level in range(self._depth)]
 
+    @abstractmethod
     def forward(self, batch: Batch) -> Output:
-        """Encode the texts, then classify their vectors."""
-        return self.classify(self.text(batch.ids, batch.mask), batch.labels)
-
-    @abstractmethod
-    def classify(self, text: Tensor, labels: Tensor | None = None) -> Output:
-        """Vectors of documents (B, D) to logits (B, L), with a loss if labels are given."""
-
-    @abstractmethod
-    def start_head(self, weight: Tensor, bias: Tensor) -> None:
-        """Set the rows of the head that read the text's vector: weight (L, D), bias (L)."""
+        """Logits (B, L) of a batch, with a loss if it has labels."""
 
     def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The classification loss of the config."""
@@ -82,6 +93,26 @@ class HTCModel(nn.Module):
         """Logits as scores between 0 and 1: (B, L) to (B, L)."""
         return level_softmax(logits, self.levels) if self.config.loss == "softmax" else logits.float().sigmoid()
 
-    def assets(self) -> dict[str, Any]:
-        """Documents that belong to the model beside its weights, by file name; given back to its constructor."""
-        return {}
+    def fit(self, tokens: Tokens, labels: csr_array[Any], seed: int) -> Iterator[tuple[int, int]]:
+        """For a closed model: fit the weights, yielding how much is done of how much."""
+        raise NotImplementedError
+
+
+class VectorModel(HTCModel):
+    """A model that needs no more of a document than its vector: structure and head can be fitted on vectors alone."""
+
+    def forward(self, batch: Batch) -> Output:
+        """Encode the texts, then classify their vectors."""
+        return self.classify(self.text(batch.ids, batch.mask), batch.labels)
+
+    @abstractmethod
+    def classify(self, text: Tensor, labels: Tensor | None = None) -> Output:
+        """Vectors of documents (B, D) to logits (B, L), with a loss if labels are given."""
+
+    def start_head(self, weight: Tensor, bias: Tensor) -> None:
+        """Set the part of the head that reads the text's vector, where there is one: weight (L, D), bias (L)."""
+
+
+def total(logits: Tensor, parts: dict[str, Tensor]) -> Output:
+    """Logits with the sum of these losses."""
+    return Output(logits, torch.stack(list(parts.values())).sum(), parts)

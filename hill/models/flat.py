@@ -6,22 +6,20 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from hill.models.base import HTCModel, ModelConfig
+from hill.models.base import ModelConfig, VectorModel, total
 from hill.nn import TextEncoder
 from hill.nn.text import initialise
 from hill.taxonomy import Taxonomy
 from hill.types import Output
 
 
-class Flat(HTCModel):
+class Flat(VectorModel):
     """Dropout, then one linear layer from the text's vector to all labels."""
 
     Config: ClassVar[type[ModelConfig]] = ModelConfig
 
-    def __init__(
-        self, text: TextEncoder, taxonomy: Taxonomy, config: ModelConfig, assets: Mapping[str, Any] | None = None
-    ) -> None:
-        super().__init__(text, taxonomy, config)
+    def __init__(self, text: TextEncoder, taxonomy: Taxonomy, config: ModelConfig, assets: Mapping[str, Any]) -> None:
+        super().__init__(text, taxonomy, config, assets)
         self.head = nn.Linear(text.width, len(taxonomy))
         initialise(self.head)
 
@@ -30,8 +28,7 @@ class Flat(HTCModel):
         logits = self.head(text)
         if labels is None:
             return Output(logits)
-        loss = self.label_loss(logits, labels)
-        return Output(logits, loss, {"labels": loss})
+        return total(logits, {"labels": self.label_loss(logits, labels)})
 
     @torch.no_grad()
     def start_head(self, weight: Tensor, bias: Tensor) -> None:

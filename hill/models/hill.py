@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from hill.models.base import HTCModel, ModelConfig
+from hill.data import Documents
+from hill.models.base import ModelConfig, VectorModel, total
 from hill.nn import TextEncoder, TreeEncoder, nt_xent
 from hill.nn.text import initialise
 from hill.settings import at_least, one_of
@@ -62,21 +64,16 @@ class HILLConfig(ModelConfig):
         at_least(self.label_rank, 0, "model.label_rank")
 
 
-class HILL(HTCModel):
+class HILL(VectorModel):
     """Logits from [h_D; h_T] (the paper; the released code defaults to h_D alone) and BCE + λ NT-Xent."""
 
     Config: ClassVar[type[ModelConfig]] = HILLConfig
     config: HILLConfig
 
-    def __init__(
-        self, text: TextEncoder, taxonomy: Taxonomy, config: HILLConfig, assets: Mapping[str, Any] | None = None
-    ) -> None:
-        super().__init__(text, taxonomy, config)
+    def __init__(self, text: TextEncoder, taxonomy: Taxonomy, config: HILLConfig, assets: Mapping[str, Any]) -> None:
+        super().__init__(text, taxonomy, config, assets)
         width, labels = text.width, len(taxonomy)
-        if assets:
-            self.tree = CodingTree(assets[TREE_FILE]["parents"])
-        else:
-            self.tree = build_tree(taxonomy, config.height, config.method).tree
+        self.tree = CodingTree(assets[TREE_FILE]["parents"])
         self.structure = TreeEncoder(
             [torch.from_numpy(parents.copy()) for parents in self.tree.parents],
             width,
@@ -92,6 +89,15 @@ class HILL(HTCModel):
         for part in (self.head, self.text_view, self.tree_view):
             initialise(part)
 
+    @classmethod
+    def prepare(
+        cls, documents: Documents, taxonomy: Taxonomy, config: HILLConfig, tokenizer: Tokenizer
+    ) -> dict[str, Any]:
+        """The coding tree, beside what every model knows."""
+        tree = build_tree(taxonomy, config.height, config.method).tree
+        known = super().prepare(documents, taxonomy, config, tokenizer)
+        return known | {TREE_FILE: {"parents": [parents.tolist() for parents in tree.parents]}}
+
     def classify(self, text: Tensor, labels: Tensor | None = None) -> Output:
         """h_D (B, D) to logits (B, L); with labels the loss L_C + λ L_clr."""
         tree = self.structure(text)  # h_T (B, D)
@@ -101,7 +107,7 @@ class HILL(HTCModel):
         parts = {"labels": self.label_loss(logits, labels)}
         if self.config.contrast:
             parts["contrast"] = self.config.contrast * self.contrast(text, tree)
-        return Output(logits, torch.stack(list(parts.values())).sum(), parts)
+        return total(logits, parts)
 
     def contrast(self, text: Tensor, tree: Tensor) -> Tensor:
         """L_clr: a document's text and tree vectors are partners, all others of the batch are not."""
@@ -123,10 +129,6 @@ class HILL(HTCModel):
         if self.config.classifier != "tree":
             self.head.weight[:, : weight.shape[1]] = weight
         self.head.bias.copy_(bias)
-
-    def assets(self) -> dict[str, Any]:
-        """The coding tree."""
-        return {TREE_FILE: {"parents": [parents.tolist() for parents in self.tree.parents]}}
 
 
 def _projector(width: int) -> nn.Sequential:

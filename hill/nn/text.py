@@ -1,14 +1,64 @@
-"""Text encoders: a Hugging Face encoder with its pooling and the one dropout that all later parts share."""
+"""Text encoders: what turns token ids into one vector a document, or one state a token."""
+
+from abc import abstractmethod
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from hill.nn.pretrained import longest_input
+
+UNLIMITED = 1_000_000
+
 
 class TextEncoder(nn.Module):
-    """A document as one vector h: the first token's last state (CLS) or the mean over tokens, with dropout.
+    """The contract of every text encoder. D is the width of a document's vector, S that of a token's state."""
 
-    The released code drops out h once; classifier, structure encoder and contrastive projector see the same vector.
+    pretrained: ClassVar[bool] = False
+    """Whether it starts from weights that know language: those get their own small learning rate."""
+    pooling: str = ""
+    """How token states become one vector, where there is a choice."""
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """D of the vectors."""
+
+    @property
+    def state_width(self) -> int:
+        """S of the token states."""
+        return self.width
+
+    @property
+    def pad(self) -> int:
+        """The token id that fills up a batch."""
+        return 0
+
+    @property
+    def longest(self) -> int:
+        """Most tokens it can read."""
+        return UNLIMITED
+
+    @abstractmethod
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Token ids and mask (B, T) to vectors (B, D), dropout included."""
+
+    @abstractmethod
+    def states(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """The state of every token: (B, T, S)."""
+
+    def documents(self) -> dict[str, Any]:
+        """Documents from which an empty encoder of the same shape is made, by file name."""
+        return {}
+
+
+class Transformer(TextEncoder):
+    """A Hugging Face encoder: a document is the first token's last state (CLS) or the mean over tokens, with dropout.
+
+    The released code of HILL drops out the vector once; classifier, structure and contrast see the same one.
     """
+
+    pretrained: ClassVar[bool] = True
 
     def __init__(self, encoder: nn.Module, pooling: str, dropout: float) -> None:
         super().__init__()
@@ -17,9 +67,23 @@ class TextEncoder(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     @property
+    def _config(self) -> Any:
+        return self.encoder.config
+
+    @property
     def width(self) -> int:
         """D of the vectors."""
-        return int(self.encoder.config.hidden_size)  # type: ignore[union-attr,arg-type]
+        return int(self._config.hidden_size)
+
+    @property
+    def pad(self) -> int:
+        """The token id that fills up a batch."""
+        return int(getattr(self._config, "pad_token_id", None) or 0)
+
+    @property
+    def longest(self) -> int:
+        """Most tokens it can read."""
+        return longest_input(self.encoder)
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Token ids and mask (B, T) to vectors (B, D)."""
@@ -37,6 +101,10 @@ class TextEncoder(nn.Module):
             return states[:, 0].float()
         weights = mask.unsqueeze(2).float()
         return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1.0)
+
+    def documents(self) -> dict[str, Any]:
+        """The encoder's configuration."""
+        return {"encoder/config.json": self._config.to_dict()}
 
 
 @torch.no_grad()

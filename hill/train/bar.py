@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from hill.train import Epoch, Step
-from hill.train.run import HeadStart, Report
+from hill.train.run import Fitted, Report
 
 READ_STEPS = 5
 
@@ -26,8 +26,8 @@ class TrainingBar:
 
     def show(self, report: Report) -> None:
         """Show one report."""
-        if isinstance(report, HeadStart):
-            self._begin("head start", report.total)
+        if isinstance(report, Fitted):
+            self._begin(report.stage, report.total)
             self._update(report.done, "")
         elif isinstance(report, Step):
             self._begin("training", report.steps)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hill.data.batches import batches, reading_order
 from hill.data.tokens import Tokens
-from hill.models import HTCModel
+from hill.models import VectorModel
 from hill.train.loop import READ_BATCH, Session, Split
 
 SHARPNESS = 10.0
@@ -20,9 +20,9 @@ SHARPNESS = 10.0
 HEAD_BATCH = 256
 
 
-def give_head_start(session: Session, data: Split) -> Iterator[tuple[int, int]]:
+def give_head_start(session: Session, model: VectorModel, data: Split) -> Iterator[tuple[int, int]]:
     """Embed, set the head from centroids, fit; yields how much is done of how much."""
-    model, config = session.model, session.config
+    config = session.config
     vectors = torch.empty(len(data), model.text.width)
     done, total = 0, len(data) + config.head_epochs * len(data)
     for documents, found in embed(session, data.tokens):
@@ -31,7 +31,7 @@ def give_head_start(session: Session, data: Split) -> Iterator[tuple[int, int]]:
         yield done, total
     vectors = vectors.to(session.device)
     start_from_centroids(model, vectors, data, session.device)
-    for fitted in fit_head(session, vectors, data):
+    for fitted in fit_head(session, model, vectors, data):
         yield done + fitted, total
 
 
@@ -47,7 +47,7 @@ def embed(session: Session, tokens: Tokens) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 @torch.no_grad()
-def start_from_centroids(model: HTCModel, vectors: Tensor, data: Split, device: torch.device) -> None:
+def start_from_centroids(model: VectorModel, vectors: Tensor, data: Split, device: torch.device) -> None:
     """Head rows along the mean direction of each label's documents, biases from how frequent it is."""
     units = F.normalize(vectors - vectors.mean(dim=0), dim=1)
     sums = torch.from_numpy(data.labels.astype("float32").T @ units.cpu().numpy()).to(device)
@@ -59,13 +59,14 @@ def start_from_centroids(model: HTCModel, vectors: Tensor, data: Split, device: 
     model.start_head(weight, bias.float() - weight @ vectors.mean(dim=0))
 
 
-def fit_head(session: Session, vectors: Tensor, data: Split) -> Iterator[int]:
+def fit_head(session: Session, model: VectorModel, vectors: Tensor, data: Split) -> Iterator[int]:
     """Fit everything but the text encoder on its vectors; yields documents done."""
-    model, config = session.model, session.config
+    config = session.config
     weights = [weight for name, weight in model.named_parameters() if not name.startswith("text.")]
     optimiser = torch.optim.AdamW(weights, lr=config.head_lr, weight_decay=config.weight_decay)
     per_epoch = -(-len(data) // HEAD_BATCH)
-    steps, done, model_dropout = config.head_epochs * per_epoch, 0, model.text.dropout
+    steps, done = config.head_epochs * per_epoch, 0
+    dropout = torch.nn.Dropout(model.config.dropout)
     model.train()
     for step in range(steps):
         if step % per_epoch == 0:
@@ -74,7 +75,7 @@ def fit_head(session: Session, vectors: Tensor, data: Split) -> Iterator[int]:
         for group in optimiser.param_groups:
             group["lr"] = config.head_lr * (1 - step / steps)
         labels = torch.from_numpy(data.labels[documents.numpy()].toarray()).to(session.device)
-        loss = model.classify(model_dropout(vectors[documents.to(session.device)]), labels).loss
+        loss = model.classify(dropout(vectors[documents.to(session.device)]), labels).loss
         assert loss is not None
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()

@@ -56,12 +56,16 @@ class Session:
     model: HTCModel
     config: TrainConfig
     device: torch.device
-    pad: int
     progress: Progress = field(default_factory=Progress)
 
     def __post_init__(self) -> None:
         self.model.to(self.device)
         self.optimiser = make_optimiser(self.model, self.config)
+
+    @property
+    def pad(self) -> int:
+        """The token id that fills up a batch."""
+        return self.model.text.pad
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Mixed precision where the settings and the device want it."""
@@ -96,6 +100,10 @@ class Epoch:
 def train(session: Session, data: Split, dev: Split | None, taxonomy: Taxonomy) -> Iterator[Step | Epoch]:
     """Train from where the session stands until the last epoch, or until dev has not improved for a while."""
     config, progress, model = session.config, session.progress, session.model
+    if model.closed:
+        progress.epoch = 1
+        yield _finish_epoch(session, dev, taxonomy)
+        return
     per_epoch = math.ceil(math.ceil(len(data) / config.batch_size) / config.accumulate)
     while progress.epoch < config.epochs and progress.epoch - progress.best_epoch < config.patience:
         model.train()

@@ -1,18 +1,21 @@
-"""The optimiser: Adam with two groups, the text encoder that warms up and everything else."""
+"""The optimiser: Adam with two groups, the pretrained text encoder that warms up and everything else."""
 
 from typing import Any
 
 import torch
-from torch import nn
 
+from hill.errors import ConfigError
 from hill.models import HTCModel
+from hill.nn import TextEncoder
 from hill.train.config import TrainConfig
 
 
 def make_optimiser(model: HTCModel, config: TrainConfig) -> torch.optim.Optimizer:
-    """Adam over the weights that are trained, encoder first."""
-    encoder = [weight for name, weight in model.named_parameters() if name.startswith("text.") and weight.requires_grad]
-    rest = [weight for name, weight in model.named_parameters() if not name.startswith("text.")]
+    """Adam over the weights that are trained, a pretrained encoder first; any other is like the rest."""
+    prefix = "text." if model.text.pretrained else "-"
+    trained = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
+    encoder = [weight for name, weight in trained if name.startswith(prefix)]
+    rest = [weight for name, weight in trained if not name.startswith(prefix)]
     groups = [{"params": encoder, "lr": config.encoder_lr}, {"params": rest, "lr": config.lr}]
     return torch.optim.AdamW(groups, weight_decay=config.weight_decay)
 
@@ -27,11 +30,13 @@ def set_rates(optimiser: torch.optim.Optimizer, config: TrainConfig, step: int, 
     return float(encoder["lr"])
 
 
-def freeze_layers(encoder: nn.Module, count: int) -> None:
+def freeze_layers(text: TextEncoder, count: int) -> None:
     """Keep the embeddings and this many layers from the bottom as they are."""
     if not count:
         return
-    parts: Any = encoder
+    if not text.pretrained:
+        raise ConfigError(f"train.freeze is {count}, but the text encoder is not a pretrained one; set it to 0")
+    parts: Any = text.encoder
     frozen = [parts.embeddings, *parts.encoder.layer[:count]]
     for part in frozen:
         for weight in part.parameters():

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from hill.errors import CheckpointError
+from hill.errors import CheckpointError, ConfigError
 from hill.extras import need
+from hill.models import VectorModel
 from hill.taxonomy import Taxonomy
 from hill.train.checkpoint import Checkpoints
 from hill.train.head import give_head_start
@@ -20,14 +21,15 @@ LOG_STEPS = 10
 
 
 @dataclass(frozen=True)
-class HeadStart:
-    """How much of the head start is done."""
+class Fitted:
+    """How much is done of what comes before the steps, or instead of them."""
 
+    stage: str
     done: int
     total: int
 
 
-Report = HeadStart | Step | Epoch
+Report = Fitted | Step | Epoch
 
 
 def seed_everything(seed: int) -> None:
@@ -59,9 +61,7 @@ def run(
     if resume and checkpoints.resume(session):
         log.write({"resumed": session.progress.step})
     else:
-        if session.config.starts_head:
-            for done, total in give_head_start(session, data):
-                yield HeadStart(done, total)
+        yield from _fit_before(session, data)
         checkpoints.save(session)
     for report in train(session, data, dev, taxonomy):
         if isinstance(report, Epoch):
@@ -74,6 +74,19 @@ def run(
         log.report(report)
         yield report
     checkpoints.load_best(session)
+
+
+def _fit_before(session: Session, data: Split) -> Iterator[Fitted]:
+    """What is fitted before the first step: a closed model as a whole, or the head start."""
+    model, config = session.model, session.config
+    if model.closed:
+        for done, total in model.fit(data.tokens, data.labels, config.seed):
+            yield Fitted("fitting", done, total)
+    elif isinstance(model, VectorModel) and model.text.pretrained:
+        for done, total in give_head_start(session, model, data) if config.starts_head else ():
+            yield Fitted("head start", done, total)
+    elif config.head_start == "on":
+        raise ConfigError("train.head_start is 'on', but this model cannot be started from vectors; use auto or off")
 
 
 class Log:

@@ -9,8 +9,8 @@ from tokenizers import Tokenizer
 
 from hill.errors import CheckpointError, HillError
 from hill.models import MODELS, HTCModel, ModelConfig
-from hill.nn import TextEncoder
-from hill.nn.pretrained import empty_encoder, plain
+from hill.models.text import empty_text
+from hill.nn.pretrained import plain
 from hill.settings import Groups, make
 from hill.taxonomy import Taxonomy, read_taxonomy
 from hill.taxonomy.nested import taxonomy_document
@@ -33,23 +33,21 @@ class Stored:
 
     def save(self, folder: Path, documents: dict[str, Any]) -> None:
         """Write everything, with these documents beside it, whole or not at all."""
-        encoder: Any = self.model.text.encoder
         config = {
             "format": FORMAT,
             "version": VERSION,
             "model": self.name,
             "pooling": self.model.text.pooling,
             "settings": self.settings,
-            "assets": sorted(self.model.assets()),
+            "assets": sorted(self.model.assets),
         }
         files = {
             "config.json": config,
             "taxonomy.json": taxonomy_document(self.taxonomy),
             "tokenizer.json": json.loads(self.tokenizer.to_str()),
-            "encoder/config.json": encoder.config.to_dict(),
         }
         weights = {WEIGHTS: {name: value.cpu() for name, value in self.model.state_dict().items()}}
-        write_folder(folder, weights, files | self.model.assets() | documents)
+        write_folder(folder, weights, files | self.model.text.documents() | self.model.assets | documents)
 
 
 def load_stored(folder: Path) -> Stored:
@@ -73,9 +71,9 @@ def _build(folder: Path, config: dict[str, Any]) -> Stored:
     kind = MODELS[config["model"]]
     taxonomy = read_taxonomy(folder / "taxonomy.json")
     settings: ModelConfig = make(kind.Config, config["settings"]["model"], "model")
-    text = TextEncoder(empty_encoder(folder / "encoder"), config["pooling"], settings.dropout)
+    tokenizer = plain(Tokenizer.from_file(str(folder / "tokenizer.json")))
+    text = empty_text(settings, folder, tokenizer, config["pooling"])
     assets = {name: read_json(folder / name) for name in config["assets"]}
     model = kind(text, taxonomy, settings, assets)
     load_weights(model, read_tensors(folder / WEIGHTS), folder)
-    tokenizer = plain(Tokenizer.from_file(str(folder / "tokenizer.json")))
     return Stored(config["model"], model.eval(), taxonomy, tokenizer, config["settings"])

@@ -1,0 +1,50 @@
+"""The text encoder and tokenizer of a model: started for a training, or empty for weights that were saved."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from hill.models.base import ModelConfig
+from hill.nn import RCNN, TextEncoder, Transformer
+from hill.nn.pretrained import empty_encoder, load_pretrained
+from hill.nn.words import learn_words, read_vectors, set_vectors
+
+
+def start_text(config: ModelConfig, texts: Sequence[str]) -> tuple[TextEncoder, Tokenizer]:
+    """A transformer with the weights it was trained with, or an encoder whose words come from these texts."""
+    if config.text == "rcnn":
+        return _start_rcnn(config, texts)
+    pretrained = load_pretrained(config.encoder)
+    pooling = pretrained.pooling if config.pooling == "auto" else config.pooling
+    return Transformer(pretrained.encoder, pooling, config.dropout), pretrained.tokenizer
+
+
+def empty_text(config: ModelConfig, folder: Path, tokenizer: Tokenizer, pooling: str) -> TextEncoder:
+    """The encoder of a saved model, before its weights are set."""
+    if config.text == "rcnn":
+        return _rcnn(config, tokenizer)
+    return Transformer(empty_encoder(folder / "encoder"), pooling, config.dropout)
+
+
+def _start_rcnn(config: Any, texts: Sequence[str]) -> tuple[TextEncoder, Tokenizer]:
+    vectors = read_vectors(Path(config.vectors)) if config.vectors else {}
+    tokenizer = learn_words(texts, config.vocabulary, config.word_count, list(vectors))
+    text = _rcnn(config, tokenizer)
+    if vectors:
+        set_vectors(text.words.weight, tokenizer, vectors)
+    return text, tokenizer
+
+
+def _rcnn(config: Any, tokenizer: Tokenizer) -> RCNN:
+    return RCNN(
+        tokenizer.get_vocab_size(),
+        config.word_width,
+        config.gru_width,
+        config.gru_layers,
+        config.filters,
+        config.top,
+        config.word_dropout,
+        config.dropout,
+    )

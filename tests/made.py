@@ -1,0 +1,59 @@
+"""Small models for tests: real ones on a tiny encoder, and blank ones for what needs no weights."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+
+from hill.data.batches import collate
+from hill.data.documents import label_documents
+from hill.data.tokens import tokenize
+from hill.models import MODELS
+from hill.models.text import start_text
+from hill.nn import Transformer
+from hill.settings import document, make
+from hill.taxonomy import Taxonomy
+from hill.train.store import Stored
+from hill.types import Batch
+from tests.conftest import animals_taxonomy, toy_documents
+
+DROPOUTS = ("dropout", "readout_dropout", "word_dropout", "logit_dropout")
+
+
+@dataclass
+class Made:
+    """A model with 16 documents that it was started from; every dropout is off, so that a step is a function."""
+
+    model: Any
+    batch: Batch
+    stored: Stored
+
+
+def make_model(name: str, settings: dict[str, Any], encoder: Path) -> Made:
+    """A model of this name and these settings, on a tiny encoder, for the animals."""
+    kind, taxonomy = MODELS[name], animals_taxonomy()
+    texts, labels = toy_documents(16, seed=0)
+    documents = label_documents(texts, labels, taxonomy)
+    off = {key: 0.0 for key in DROPOUTS if hasattr(kind.Config, key)}
+    config = make(kind.Config, {"encoder": str(encoder), "pooling": "mean", **off, **settings}, "model")
+    torch.manual_seed(1)
+    text, tokenizer = start_text(config, texts)
+    model = kind(text, taxonomy, config, kind.prepare(documents, taxonomy, config, tokenizer))
+    batch = collate(tokenize(texts, tokenizer, 32), documents.labels, np.arange(16), text.pad)
+    return Made(model, batch, Stored(name, model, taxonomy, tokenizer, {"model": document(config)}))
+
+
+def blank_model(name: str, taxonomy: Taxonomy, width: int, settings: dict[str, Any]) -> Any:
+    """A model on an encoder of this width without any weights or words, for what depends on neither."""
+    encoder = torch.nn.Module()
+    encoder.config = SimpleNamespace(hidden_size=width)  # type: ignore[assignment]
+    kind = MODELS[name]
+    config = make(kind.Config, settings, "model")
+    documents = label_documents(["a text"], [[taxonomy[0].id]], taxonomy)
+    assets = kind.prepare(documents, taxonomy, config, Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]")))
+    return kind(Transformer(encoder, "cls", 0.1), taxonomy, config, assets)
