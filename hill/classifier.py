@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from hill.data import Documents, read_data
+from hill.data.cache import cached_tokens
 from hill.data.documents import label_documents
-from hill.data.tokens import tokenize
+from hill.data.tokens import join_tokens, tokenize
 from hill.decode import DecodeConfig, Decoder, ThresholdTuner
 from hill.errors import ConfigError, DataError
-from hill.metrics import Scorer
 from hill.models import MODELS
 from hill.models.text import start_text
+from hill.predictor import Predictor, Scored, check_texts
 from hill.settings import Groups, at_least, document, make, one_of
 from hill.taxonomy import Taxonomy, read_taxonomy
 from hill.train import Session, Split, TrainConfig
 from hill.train.files import read_json
 from hill.train.loop import score_documents
 from hill.train.optim import freeze_layers
-from hill.train.run import Report, run, seed_everything
+from hill.train.run import Fitted, Report, run, seed_everything
 from hill.train.store import Stored, load_stored
-from hill.types import FloatArray, Prediction
 
 GROUPS = ("model", "train", "data", "decode")
 
@@ -49,7 +48,7 @@ class DataConfig:
             raise ConfigError(f"data.dev_share is {self.dev_share}; expected a share between 0 and 1")
 
 
-class HillClassifier:
+class HillClassifier(Predictor):
     """Classifies texts into a taxonomy.
 
     Args:
@@ -70,7 +69,7 @@ class HillClassifier:
         self.data_config = make(DataConfig, given.get("data", {}), "data")
         self.decode_config = make(DecodeConfig, given.get("decode", {}), "decode")
         self.metrics: dict[str, Any] = {}
-        self.thresholds: FloatArray | None = None
+        self.thresholds = None
         self._session: Session | None = None
         self._stored: Stored | None = None
 
@@ -84,7 +83,7 @@ class HillClassifier:
         if isinstance(texts, str | os.PathLike):
             data = read_data(texts, self.taxonomy)
         else:
-            data = {"train": label_documents(_checked(texts), list(labels or []), self.taxonomy)}
+            data = {"train": label_documents(check_texts(texts), list(labels or []), self.taxonomy)}
         with TemporaryDirectory() as scratch:
             for _ in self.training(data, Path(out) if out else Path(scratch)):
                 pass
@@ -97,7 +96,7 @@ class HillClassifier:
         train, dev = self._splits(data)
         out.mkdir(parents=True, exist_ok=True)
         self._start(train)
-        learn, check = self._split(train), self._split(dev)
+        learn, check = yield from self._tokenise(train, dev)
         facts = {
             "model": self.name,
             "settings": self.settings(),
@@ -108,7 +107,7 @@ class HillClassifier:
         yield from run(self._running, learn, check, self.taxonomy, out, facts, resume, tensorboard)
         if self.decode_config.tune != "off" and self.decode_config.strategy != "path":
             self._tune(check)
-        self.metrics = self._evaluate(check)
+        self.metrics = self.measure(score_documents(self._running, check.tokens), check.labels)
 
     def _splits(self, data: dict[str, Documents]) -> tuple[Documents, Documents]:
         train = data.get("train") or data.get("data")
@@ -138,19 +137,34 @@ class HillClassifier:
             raise ConfigError("the classifier has not learned anything yet; call fit or load first")
         return self._session
 
+    @property
+    def stored(self) -> Stored:
+        """The model with what it is used with."""
+        if self._stored is None:
+            raise ConfigError("the classifier has not learned anything yet; call fit or load first")
+        return replace(self._stored, settings=self.settings())
+
+    @property
+    def max_length(self) -> int:
+        """Most tokens of a text that are read."""
+        return min(self.data_config.max_length, self.stored.model.text.longest)
+
     def settings(self) -> Groups:
         """All settings by group, defaults included."""
         configs = (self.model_config, self.train_config, self.data_config, self.decode_config)
         return {group: document(config) for group, config in zip(GROUPS, configs, strict=True)}
 
-    def _split(self, documents: Documents) -> Split:
-        return Split(self._tokens(documents.texts), documents.labels)
-
-    def _tokens(self, texts: Sequence[str]) -> Any:
-        session = self._running
-        assert self._stored
-        longest = min(self.data_config.max_length, session.model.text.longest)
-        return tokenize(texts, self._stored.tokenizer, longest)
+    def _tokenise(self, *splits: Documents) -> Generator[Fitted, None, list[Split]]:
+        """Splits as the model reads them, yielding how many documents are done."""
+        found, done, total = [], 0, sum(map(len, splits))
+        for documents in splits:
+            parts = []
+            for part in cached_tokens(documents.texts, self.stored.tokenizer, self.max_length):
+                parts.append(part)
+                done += len(part)
+                yield Fitted("tokenising", done, total)
+            found.append(Split(join_tokens(parts), documents.labels))
+        return found
 
     def _tune(self, dev: Split) -> None:
         tuner = ThresholdTuner(Decoder(self.taxonomy, self.decode_config), len(self.taxonomy))
@@ -160,70 +174,14 @@ class HillClassifier:
         if self.decode_config.tune == "label":
             self.thresholds = tuner.best_by_label()
 
-    def _decoder(self) -> Decoder:
-        return Decoder(self.taxonomy, self.decode_config, self.thresholds)
-
-    def _evaluate(self, split: Split) -> dict[str, Any]:
-        decoder, scorer = self._decoder(), Scorer(self.taxonomy)
-        raw = Scorer(self.taxonomy)
-        for documents, scores in score_documents(self._running, split.tokens):
-            gold = split.labels[documents].toarray()
-            scorer.update(gold, decoder.decode(scores), scores)
-            raw.update(gold, scores > 0.5)
-        return scorer.result() | {"threshold": self.decode_config.threshold, **_raw(raw.result())}
-
-    def evaluate(self, data: Documents | str | os.PathLike[str]) -> dict[str, Any]:
-        """Every metric of the predictions for these documents; of a folder, of its test split."""
-        if not isinstance(data, Documents):
-            splits = read_data(data, self.taxonomy)
-            data = splits.get("test") or next(iter(splits.values()))
-        return self._evaluate(self._split(data))
-
-    def predict_proba(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Scores (texts, L) between 0 and 1 that never rise on the way down the taxonomy."""
-        decoder = self._decoder()
-        found = np.zeros((len(texts), len(self.taxonomy)), dtype=np.float32)
-        for documents, scores in score_documents(self._running, self._tokens(_checked(texts))):
-            found[documents] = decoder.effective(scores)
-        return found
-
-    def predict(self, texts: Sequence[str]) -> list[list[str]]:
-        """The label ids of each text, ancestors included, in the taxonomy's order."""
-        return [list(prediction.labels) for prediction in self.predictions(texts)]
-
-    def predict_paths(self, texts: Sequence[str]) -> list[list[tuple[str, ...]]]:
-        """The paths of label ids of each text, from a root down to each most specific label."""
-        return [list(prediction.paths) for prediction in self.predictions(texts)]
-
-    def predictions(self, texts: Sequence[str]) -> list[Prediction]:
-        """Labels, scores and paths of each text."""
-        decoder = self._decoder()
-        found: list[Prediction] = [Prediction((), (), ())] * len(texts)
-        for documents, scores in score_documents(self._running, self._tokens(_checked(texts))):
-            chosen, effective = decoder.decode(scores), decoder.effective(scores)
-            for place, document_number in enumerate(documents.tolist()):
-                found[document_number] = self._prediction(np.flatnonzero(chosen[place]), effective[place])
-        return found
-
-    def _prediction(self, rows: npt.NDArray[np.int64], scores: npt.NDArray[Any]) -> Prediction:
-        chosen = set(rows.tolist())
-        ends = [row for row in rows.tolist() if chosen.isdisjoint(self.taxonomy.children(row).tolist())]
-        paths = [next(self.taxonomy.paths(row)) for row in sorted(ends, key=lambda row: -scores[row])]
-        return Prediction(
-            tuple(self.taxonomy.decode(rows)),
-            tuple(float(scores[row]) for row in rows),
-            tuple(tuple(self.taxonomy.decode(path)) for path in paths),
-        )
+    def scores(self, texts: Sequence[str]) -> Iterator[Scored]:
+        """The model's own scores between 0 and 1 of every text, a batch at a time, the longest texts first."""
+        return score_documents(self._running, tokenize(check_texts(texts), self.stored.tokenizer, self.max_length))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write everything that predicting needs to a folder, whole or not at all."""
-        if self._stored is None:
-            raise ConfigError("the classifier has not learned anything yet; call fit first")
-        thresholds: dict[str, Any] = {"threshold": self.decode_config.threshold}
-        if self.thresholds is not None:
-            thresholds["labels"] = self.thresholds.tolist()
-        documents = {"thresholds.json": thresholds, "metrics.json": self.metrics}
-        replace(self._stored, settings=self.settings()).save(Path(folder), documents)
+        documents = {"thresholds.json": self.thresholds_document(), "metrics.json": self.metrics}
+        self.stored.save(Path(folder), documents)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], device: str = "auto") -> HillClassifier:
@@ -232,26 +190,10 @@ class HillClassifier:
         settings = {group: dict(values) for group, values in stored.settings.items()}
         settings["train"]["device"] = device
         classifier = cls(stored.taxonomy, stored.name, settings)
-        found = read_json(Path(folder) / "thresholds.json")
-        classifier.decode_config = replace(classifier.decode_config, threshold=found["threshold"])
-        classifier.thresholds = np.array(found["labels"]) if "labels" in found else None
+        classifier.set_thresholds(read_json(Path(folder) / "thresholds.json"))
         classifier.metrics = read_json(Path(folder) / "metrics.json")
         classifier._hold(stored)
         return classifier
-
-
-def _checked(texts: Sequence[str]) -> Sequence[str]:
-    if isinstance(texts, str):
-        raise DataError("texts is one string; expected a list of texts")
-    for number, text in enumerate(texts):
-        if not isinstance(text, str) or not text.strip():
-            raise DataError(f"text {number} is {'empty' if isinstance(text, str) else repr(text)}; expected words")
-    return texts
-
-
-def _raw(result: dict[str, Any]) -> dict[str, float]:
-    """What the scores alone give at 0.5, as the paper decodes them."""
-    return {f"raw_{name}": result[name] for name in ("micro_f1", "macro_f1", "violations")}
 
 
 def _device(name: str) -> torch.device:

@@ -106,11 +106,12 @@ def train(
     data: Data,
     taxonomy: TaxonomyFile,
     out: Annotated[Path, typer.Option(help="Folder for the model, its log and its checkpoints.")],
-    model: Annotated[str, typer.Option(help="Name of the model: hill, flat.")] = "hill",
+    model: Annotated[str, typer.Option(help="Name of the model: hill, or a rival (docs/models.md).")] = "hill",
     encoder: Annotated[str | None, typer.Option(help="Text encoder: minilm, a folder, or a hub name.")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with groups model, train, data, decode.")] = None,
     assignments: Annotated[list[str] | None, typer.Option("--set", help="A setting: train.epochs=5.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where a stopped training was.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="The slow and obvious loop: fp32, padded batches.")] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Log for TensorBoard too.")] = False,
     language: Language = "en",
 ) -> None:
@@ -126,6 +127,8 @@ def train(
     name = settings["model"].pop("name", model)
     if encoder:
         settings["model"]["encoder"] = encoder
+    if plain:
+        settings["train"]["plain"] = True
     classifier = HillClassifier(read_taxonomy(taxonomy, language), name, settings)
     check_out(out, resume)
     documents = read_data(data, classifier.taxonomy)

@@ -1,7 +1,7 @@
 """Values that travel between the rooms, and the letters that name their shapes.
 
-B documents of a batch, T tokens of a document, L labels of the taxonomy, N nodes of a level of the coding tree,
-D width of a vector.
+B documents of a batch, T tokens of a document, P tokens of a packed batch, L labels of the taxonomy, N nodes of a level
+of the coding tree, D width of a vector.
 """
 
 from __future__ import annotations
@@ -26,6 +26,24 @@ class Batch:
 
     ids: Tensor
     mask: Tensor
+    labels: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Documents one after the other without padding between them, which a GPU reads faster.
+
+    Token ids (P), each with its place in its document and its document's number (P); where documents begin and end
+    (B + 1 and more), the last ones being what fills up the batch; the most tokens of a document; labels (B, L) where
+    they are known.
+    """
+
+    ids: Tensor
+    places: Tensor
+    document: Tensor
+    bounds: Tensor
+    count: int
+    longest: int
     labels: Tensor | None = None
 
 

@@ -1,6 +1,7 @@
 """Small things that many tests share."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import settings
 from hill.taxonomy import Label, Taxonomy
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HILL_CACHE"] = tempfile.mkdtemp()
 settings.register_profile("hill", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("hill")
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from hill import HillClassifier
+from hill.data.tokens import tokenize
 from hill.engines import predict_file
 from hill.errors import CheckpointError, ConfigError, DataError
 from hill.nn.pretrained import MINILM_INSTALL, load_pretrained
@@ -149,7 +150,7 @@ def test_what_cannot_be_learned_from(animals: Taxonomy, texts: Any, labels: Any,
 def test_a_text_of_a_million_characters_is_cut(fitted: HillClassifier) -> None:
     text = "wing feather sky beak nest egg " * 33_000
     assert len(text) > 1_000_000 and fitted.predict([text]) == fitted.predict([text[:2_000]])
-    assert fitted._tokens([text, "wing"]).truncated == 1
+    assert tokenize([text, "wing"], fitted.stored.tokenizer, fitted.max_length).truncated == 1
 
 
 def test_encoders_that_cannot_be_loaded(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 import simple_icd_10_cm as icd
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.svm import LinearSVC
 
 from hill.classifier import HillClassifier
 from hill.data import read_data
 from hill.data.icd import icd_data, icd_taxonomy
-from hill.demo import SETTINGS, run_demo
+from hill.demo import SETTINGS, run_demo, score_linear
 from hill.taxonomy import read_taxonomy
 
 
@@ -46,6 +48,18 @@ def _repeated_terms() -> int:
     codes = [code for code in dict.fromkeys(icd.get_all_codes(True)) if not icd.is_chapter(code) and "-" not in code]
     pairs = [(term, code) for code in codes for term in icd.get_inclusion_term(code)]
     return 12_554 - len(set(pairs))
+
+
+def test_the_linear_row_is_no_weaker_than_one_machine_over_the_blocks() -> None:
+    """A classifier that chooses one block, as scikit-learn fits it; its chapter follows."""
+    taxonomy = icd_taxonomy()
+    data = icd_data(taxonomy, per_block=8, dev=60, test=1_000)
+    words, blocks = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True), taxonomy.levels[1]
+    gold = {name: split.labels[:, blocks].toarray().argmax(axis=1) for name, split in data.items()}
+    machine = LinearSVC(random_state=0).fit(words.fit_transform(data["train"].texts), gold["train"])
+    right = machine.predict(words.transform(data["test"].texts)) == gold["test"]
+    found = score_linear(data, taxonomy)
+    assert found["path_micro_f1"] >= right.mean() > 0.4 and found["violations"] == 0
 
 
 def test_the_demo_runs_twice_and_leaves_a_model(

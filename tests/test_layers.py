@@ -18,6 +18,7 @@ ORDER = [
     {"models"},
     {"train"},
     {"decode"},
+    {"predictor"},
     {"classifier"},
     {"engines", "export", "serve", "demo"},
     {"cli"},

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hill.nn import TreeEncoder, level_softmax, level_softmax_loss, nt_xent
+from hill.nn import TreeEncoder, labelmap, level_softmax, level_softmax_loss, nt_xent
 from hill.nn.labelmap import LabelMap
 
 TREES = {
@@ -73,7 +73,9 @@ def test_the_folded_tree_encoder_equals_the_unfolded_one(height: int, readout: s
     assert torch.allclose(found.double(), expected, rtol=1e-5, atol=1e-5 * expected.abs().max().item())
 
 
-def test_the_label_map_and_its_gradients_equal_the_unfolded_ones() -> None:
+@pytest.mark.parametrize("few", [512, 0], ids=["few labels", "many labels"])
+def test_the_label_map_and_its_gradients_equal_the_unfolded_ones(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(labelmap, "FEW", few)
     torch.manual_seed(0)
     parents = torch.tensor(TREES[3][0])
     folded = LabelMap(parents, 5, 0).double()

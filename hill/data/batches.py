@@ -1,6 +1,5 @@
-"""Batches of documents of similar length, padded to a few lengths, in an order that a seed and an epoch fix."""
+"""Batches of documents: which documents, in an order that a seed and an epoch fix, and their tensors."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ from scipy.sparse import csr_array
 from hill.data.tokens import Tokens
 from hill.types import Batch, IntArray
 
-LENGTHS = np.array([8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 320, 384, 448, 512])
+LENGTHS = np.array([8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512])
 POOL = 50
 """Batches drawn together: large enough to sort by length, small enough to keep an epoch's order random."""
 
@@ -21,10 +20,12 @@ def padded_length(longest: int) -> int:
     return int(LENGTHS[place]) if place < len(LENGTHS) else longest
 
 
-def training_order(lengths: IntArray, size: int, seed: int, epoch: int) -> list[IntArray]:
-    """The documents of each batch of an epoch: every document once, similar lengths together, shuffled."""
+def training_order(lengths: IntArray, size: int, seed: int, epoch: int, by_length: bool = True) -> list[IntArray]:
+    """The documents of each batch of an epoch: every document once, shuffled; by length, similar lengths together."""
     draw = np.random.default_rng([seed, epoch])
     order = draw.permutation(len(lengths))
+    if not by_length:
+        return [order[i : i + size] for i in range(0, len(order), size)]
     batches: list[IntArray] = []
     for start in range(0, len(order), size * POOL):
         pool = order[start : start + size * POOL]
@@ -33,30 +34,36 @@ def training_order(lengths: IntArray, size: int, seed: int, epoch: int) -> list[
     return [batches[i] for i in draw.permutation(len(batches))]
 
 
-def reading_order(lengths: IntArray, size: int) -> list[IntArray]:
-    """The documents of each batch for prediction: longest first, so that memory runs out at once or never."""
+def reading_order(lengths: IntArray, size: int, budget: int = 0) -> list[IntArray]:
+    """The documents of each batch for prediction: longest first, so that memory runs out at once or never.
+
+    With a budget, a batch holds as many documents as have this many tokens together, but at least one.
+    """
     order = np.argsort(-lengths, kind="stable")
-    return [order[i : i + size] for i in range(0, len(order), size)]
+    if not budget:
+        return [order[i : i + size] for i in range(0, len(order), size)]
+    batch = np.cumsum(lengths[order]) // budget
+    return [part for part in np.split(order, np.flatnonzero(np.diff(batch)) + 1) if len(part)]
 
 
 def collate(tokens: Tokens, labels: csr_array[Any] | None, documents: IntArray, pad: int) -> Batch:
     """These documents as tensors."""
-    width = padded_length(int(tokens.lengths[documents].max(initial=1)))
-    ids = np.full((len(documents), width), pad, dtype=np.int64)
-    mask = np.zeros((len(documents), width), dtype=np.int64)
-    for row, document in enumerate(documents):
-        found = tokens[document]
-        ids[row, : len(found)] = found
-        mask[row, : len(found)] = 1
+    starts = tokens.starts[documents]
+    lengths = tokens.starts[documents + 1] - starts
+    places = np.arange(padded_length(int(lengths.max(initial=1))))
+    mask = places < lengths[:, None]
+    ids = np.full(mask.shape, pad, dtype=np.int64)
+    ids[mask] = tokens.ids[(starts[:, None] + places)[mask]]
     gold = None if labels is None else torch.from_numpy(labels[documents].toarray())
-    return Batch(torch.from_numpy(ids), torch.from_numpy(mask), gold)
+    return Batch(torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64)), gold)
 
 
-def batches(
-    tokens: Tokens, labels: csr_array[Any] | None, order: list[IntArray], pad: int, device: torch.device
-) -> Iterator[Batch]:
-    """The batches of an order, on a device."""
-    for documents in order:
-        batch = collate(tokens, labels, documents, pad)
-        gold = None if batch.labels is None else batch.labels.to(device, non_blocking=True)
-        yield Batch(batch.ids.to(device, non_blocking=True), batch.mask.to(device, non_blocking=True), gold)
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    """A batch on a device."""
+    labels = None if batch.labels is None else move(batch.labels, device)
+    return Batch(move(batch.ids, device), move(batch.mask, device), labels)
+
+
+def move(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A tensor on a device; to a GPU from pinned memory, so that the copy runs beside the computation."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)

@@ -7,17 +7,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from hill.classifier import HillClassifier
 from hill.data.files import find_splits
 from hill.data.records import read_fields
 from hill.errors import DataError
+from hill.predictor import Predictor
 from hill.types import Prediction
 
 CHUNK = 4_096
 
 
 def predict_file(
-    classifier: HillClassifier, source: Path, target: Path, tick: Callable[[int], None] = lambda documents: None
+    predictor: Predictor, source: Path, target: Path, tick: Callable[[int], None] = lambda documents: None
 ) -> int:
     """Predict every record of a JSONL, CSV or Parquet file; returns how many.
 
@@ -29,7 +29,7 @@ def predict_file(
     try:
         with draft.open("w", encoding="utf-8") as out:
             while chunk := list(islice(records, CHUNK)):
-                for record, prediction in zip(chunk, _predict(classifier, chunk), strict=True):
+                for record, prediction in zip(chunk, _predict(predictor, chunk), strict=True):
                     out.write(json.dumps(_line(record, prediction), ensure_ascii=False) + "\n")
                 count += len(chunk)
                 tick(len(chunk))
@@ -41,8 +41,8 @@ def predict_file(
     return count
 
 
-def _predict(classifier: HillClassifier, chunk: list[tuple[str, str]]) -> Iterator[Prediction]:
-    yield from classifier.predictions([text for _, text in chunk])
+def _predict(predictor: Predictor, chunk: list[tuple[str, str]]) -> Iterator[Prediction]:
+    yield from predictor.predictions([text for _, text in chunk])
 
 
 def _line(record: tuple[str, str], prediction: Prediction) -> dict[str, Any]:

@@ -2,13 +2,39 @@
 
 from hill.models.base import HTCModel, ModelConfig, VectorModel
 from hill.models.flat import Flat
+from hill.models.hgclr import HGCLR
+from hill.models.hiagm import HiAGM
 from hill.models.hill import HILL
+from hill.models.himatch import HiMatch
+from hill.models.hitin import HiTIN
+from hill.models.htcinfomax import HTCInfoMax
+from hill.models.linear import Linear
 from hill.models.textrcnn import TextRCNN
 
 MODELS: dict[str, type[HTCModel]] = {
     "flat": Flat,
+    "hgclr": HGCLR,
+    "hiagm": HiAGM,
     "hill": HILL,
+    "himatch": HiMatch,
+    "hitin": HiTIN,
+    "htcinfomax": HTCInfoMax,
+    "linear": Linear,
     "textrcnn": TextRCNN,
 }
 
-__all__ = ["HILL", "MODELS", "Flat", "HTCModel", "ModelConfig", "TextRCNN", "VectorModel"]
+__all__ = [
+    "HGCLR",
+    "HILL",
+    "MODELS",
+    "Flat",
+    "HTCInfoMax",
+    "HTCModel",
+    "HiAGM",
+    "HiMatch",
+    "HiTIN",
+    "Linear",
+    "ModelConfig",
+    "TextRCNN",
+    "VectorModel",
+]

@@ -15,12 +15,14 @@ from torch import Tensor, nn
 
 from hill.data import Documents
 from hill.data.tokens import Tokens
+from hill.errors import ConfigError
 from hill.nn import TextEncoder, level_softmax, level_softmax_loss
+from hill.nn.siblings import Siblings
 from hill.settings import at_least, one_of
 from hill.taxonomy import Taxonomy
-from hill.types import Batch, Output
+from hill.types import Batch, Output, Packed
 
-LOSSES = ("bce", "softmax")
+LOSSES = ("bce", "softmax", "conditional-softmax")
 POOLINGS = ("auto", "cls", "mean")
 COUNTS_FILE = "label_counts.json"
 
@@ -32,7 +34,7 @@ class ModelConfig:
     TEXTS: ClassVar[tuple[str, ...]] = ("transformer",)
 
     text: str = "transformer"
-    """Kind of text encoder: transformer; rcnn where the model has that version."""
+    """Kind of text encoder: transformer; rcnn or words where the model has that version."""
     encoder: str = "minilm"
     """The transformer: minilm, a folder, or a name on the model hub."""
     pooling: str = "auto"
@@ -40,13 +42,22 @@ class ModelConfig:
     dropout: float = 0.1
     """Dropout on the text's vector and in the projector."""
     loss: str = "bce"
-    """bce as in the paper, or softmax: one softmax a level, for documents with a single path."""
+    """bce as in the paper; softmax: one a level, for documents with a single path; conditional-softmax: one over the
+    children of each label."""
+    adjust: float = 0.0
+    """conditional-softmax: strength τ of the logit adjustment, which favours rare labels; 1 as in its paper."""
 
     def __post_init__(self) -> None:
         one_of(self.text, self.TEXTS, "model.text")
         one_of(self.pooling, POOLINGS, "model.pooling")
         one_of(self.loss, LOSSES, "model.loss")
         at_least(self.dropout, 0, "model.dropout")
+        at_least(self.adjust, 0, "model.adjust")
+        if self.adjust and self.loss != "conditional-softmax":
+            raise ConfigError(
+                f"model.adjust is {self.adjust:g}, but model.loss is '{self.loss}', which has no adjustment; "
+                "set model.loss=conditional-softmax, or model.adjust=0"
+            )
 
 
 class HTCModel(nn.Module):
@@ -65,6 +76,11 @@ class HTCModel(nn.Module):
         for level, rows in enumerate(taxonomy.levels):
             self.register_buffer(f"level{level}", torch.from_numpy(rows.copy()), persistent=False)
         self._depth = len(taxonomy.levels)
+        self.siblings = self._group_siblings(taxonomy) if config.loss == "conditional-softmax" else None
+
+    def _group_siblings(self, taxonomy: Taxonomy) -> Siblings:
+        child, parent = (torch.from_numpy(ends.copy()) for ends in taxonomy.edge_array.T)
+        return Siblings(self.levels, child, parent, torch.tensor(self.assets[COUNTS_FILE]), self.config.adjust)
 
     @classmethod
     def prepare(cls, documents: Documents, taxonomy: Taxonomy, config: Any, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -79,18 +95,27 @@ class HTCModel(nn.Module):
         """The labels of each level of the taxonomy."""
         return [self.get_buffer(f"level{level}") for level in range(self._depth)]
 
+    @property
+    def by_vector(self) -> bool:
+        """Whether a document's vector is enough; if so, batches may be packed, and there can be a head start."""
+        return False
+
     @abstractmethod
     def forward(self, batch: Batch) -> Output:
         """Logits (B, L) of a batch, with a loss if it has labels."""
 
     def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The classification loss of the config."""
+        if self.siblings is not None:
+            return self.siblings.loss(logits, labels)
         if self.config.loss == "softmax":
             return level_softmax_loss(logits, labels, self.levels)
         return F.binary_cross_entropy_with_logits(logits.float(), labels.float())
 
     def scores(self, logits: Tensor) -> Tensor:
         """Logits as scores between 0 and 1: (B, L) to (B, L)."""
+        if self.siblings is not None:
+            return self.siblings.scores(logits)
         return level_softmax(logits, self.levels) if self.config.loss == "softmax" else logits.float().sigmoid()
 
     def fit(self, tokens: Tokens, labels: csr_array[Any], seed: int) -> Iterator[tuple[int, int]]:
@@ -101,9 +126,14 @@ class HTCModel(nn.Module):
 class VectorModel(HTCModel):
     """A model that needs no more of a document than its vector: structure and head can be fitted on vectors alone."""
 
-    def forward(self, batch: Batch) -> Output:
+    @property
+    def by_vector(self) -> bool:
+        """Whether a document's vector is enough."""
+        return True
+
+    def forward(self, batch: Batch | Packed) -> Output:
         """Encode the texts, then classify their vectors."""
-        return self.classify(self.text(batch.ids, batch.mask), batch.labels)
+        return self.classify(self.text.read(batch), batch.labels)
 
     @abstractmethod
     def classify(self, text: Tensor, labels: Tensor | None = None) -> Output:

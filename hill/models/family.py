@@ -1,8 +1,10 @@
 """What TextRCNN, HiAGM, HTCInfoMax, HiMatch and HiTIN share: either text encoder, and HiAGM's training habits."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -76,3 +78,16 @@ class FamilyHead(nn.Linear):
             return {}
         apart = self.weight[self.parent] - self.weight[self.child]
         return {"recursive": self.recursive * apart.square().sum() / 2}
+
+
+def child_priors(taxonomy: Taxonomy, counts: Sequence[int]) -> Tensor:
+    """P(child | parent) of each edge of `taxonomy.edge_array`, from the documents of each label: (edges).
+
+    A document of a child is one of its parent too, so that N(parent, child) = N(child). As in the released code of
+    HiAGM, it is divided by the sum over the parent's children, not by N(parent). Equal where no child has a document.
+    """
+    child, parent = taxonomy.edge_array.T
+    number = np.asarray(counts, dtype=np.float64)[child]
+    among, siblings = (np.bincount(parent, of, minlength=len(taxonomy))[parent] for of in (number, None))
+    priors = np.where(among > 0, number / np.maximum(among, 1), 1 / siblings)
+    return torch.from_numpy(priors).float()

@@ -15,12 +15,15 @@ from torch import Tensor, nn
 from hill.data import Documents
 from hill.models.base import ModelConfig, VectorModel, total
 from hill.nn import TextEncoder, TreeEncoder, nt_xent
+from hill.nn.graph import LAYERS, GraphEncoder
+from hill.nn.structure import StructureEncoder
 from hill.nn.text import initialise
 from hill.settings import at_least, one_of
 from hill.taxonomy import Taxonomy
 from hill.tree import METHODS, CodingTree, build_tree
 from hill.types import Output
 
+STRUCTURES = ("tree", *LAYERS)
 CLASSIFIERS = ("concat", "text", "tree", "residual")
 FULL_RANK = 5_000
 LOW_RANK = 64
@@ -31,6 +34,10 @@ TREE_FILE = "coding_tree.json"
 class HILLConfig(ModelConfig):
     """Settings of HILL."""
 
+    structure: str = "tree"
+    """Structure encoder: on the coding tree, or the paper's ablations gcn, gat, gin on the graph of the labels."""
+    layers: int = 0
+    """gcn, gat, gin: how many convolutions; 0 for the paper's 2, 2 and 3."""
     height: int = 3
     """Height K of the coding tree; 1 is the paper's ablation without Algorithm 1."""
     method: str = "paper"
@@ -42,11 +49,11 @@ class HILLConfig(ModelConfig):
     classifier: str = "concat"
     """What the classifier reads: concat [h_D; h_T], text h_D, tree h_T, residual h_D + h_T."""
     hidden: int = 0
-    """Width d_V of the tree's nodes; 0 for that of the text encoder."""
+    """Width d_V of the nodes; 0 for that of the text encoder."""
     readout: str = "sum"
-    """How a level's nodes become one vector: sum, mean or max."""
+    """How the nodes of a level of the tree, or of a convolution, become one vector: sum, mean or max."""
     norm: str = "batch"
-    """Normalisation in the tree: batch as in the released code, or layer."""
+    """Normalisation of nodes: batch as in the released code, or layer."""
     readout_dropout: float = 0.5
     """Dropout before the alignment of h_T."""
     label_rank: int = 0
@@ -54,10 +61,12 @@ class HILLConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        one_of(self.structure, STRUCTURES, "model.structure")
         one_of(self.method, METHODS, "model.method")
         one_of(self.classifier, CLASSIFIERS, "model.classifier")
         one_of(self.readout, ("sum", "mean", "max"), "model.readout")
         one_of(self.norm, ("batch", "layer"), "model.norm")
+        at_least(self.layers, 0, "model.layers")
         at_least(self.height, 1, "model.height")
         at_least(self.contrast, 0, "model.contrast")
         at_least(self.temperature, 1e-3, "model.temperature")
@@ -69,21 +78,15 @@ class HILL(VectorModel):
 
     Config: ClassVar[type[ModelConfig]] = HILLConfig
     config: HILLConfig
+    tree: CodingTree
+    """The coding tree, where the structure is one."""
 
     def __init__(self, text: TextEncoder, taxonomy: Taxonomy, config: HILLConfig, assets: Mapping[str, Any]) -> None:
         super().__init__(text, taxonomy, config, assets)
         width, labels = text.width, len(taxonomy)
-        self.tree = CodingTree(assets[TREE_FILE]["parents"])
-        self.structure = TreeEncoder(
-            [torch.from_numpy(parents.copy()) for parents in self.tree.parents],
-            width,
-            config.hidden or width,
-            config.readout,
-            config.norm,
-            config.dropout,
-            config.readout_dropout,
-            config.label_rank or (0 if labels <= FULL_RANK else LOW_RANK),
-        )
+        if config.structure == "tree":
+            self.tree = CodingTree(assets[TREE_FILE]["parents"])
+        self.structure = self._structure(taxonomy)
         self.head = nn.Linear(2 * width if config.classifier == "concat" else width, labels)
         self.text_view, self.tree_view = _projector(width), _projector(width)
         for part in (self.head, self.text_view, self.tree_view):
@@ -93,9 +96,11 @@ class HILL(VectorModel):
     def prepare(
         cls, documents: Documents, taxonomy: Taxonomy, config: HILLConfig, tokenizer: Tokenizer
     ) -> dict[str, Any]:
-        """The coding tree, beside what every model knows."""
-        tree = build_tree(taxonomy, config.height, config.method).tree
+        """The coding tree, where the structure is one, beside what every model knows."""
         known = super().prepare(documents, taxonomy, config, tokenizer)
+        if config.structure != "tree":
+            return known
+        tree = build_tree(taxonomy, config.height, config.method).tree
         return known | {TREE_FILE: {"parents": [parents.tolist() for parents in tree.parents]}}
 
     def classify(self, text: Tensor, labels: Tensor | None = None) -> Output:
@@ -112,6 +117,17 @@ class HILL(VectorModel):
     def contrast(self, text: Tensor, tree: Tensor) -> Tensor:
         """L_clr: a document's text and tree vectors are partners, all others of the batch are not."""
         return nt_xent(self.text_view(text), self.tree_view(tree), self.config.temperature)
+
+    def _structure(self, taxonomy: Taxonomy) -> StructureEncoder:
+        config, width, labels = self.config, self.text.width, len(taxonomy)
+        rank = config.label_rank or (0 if labels <= FULL_RANK else LOW_RANK)
+        shared = (config.readout, config.norm, config.dropout, config.readout_dropout, rank)
+        if config.structure == "tree":
+            parents = [torch.from_numpy(above.copy()) for above in self.tree.parents]
+            return TreeEncoder(parents, width, config.hidden or width, *shared)
+        child, parent = (torch.from_numpy(ends.copy()) for ends in taxonomy.edge_array.T)
+        hidden, layers = config.hidden or width, config.layers
+        return GraphEncoder(config.structure, child, parent, labels, width, hidden, layers, *shared)
 
     def _read(self, text: Tensor, tree: Tensor) -> Tensor:
         match self.config.classifier:

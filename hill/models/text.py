@@ -8,6 +8,7 @@ from tokenizers import Tokenizer
 
 from hill.models.base import ModelConfig
 from hill.nn import RCNN, TextEncoder, Transformer
+from hill.nn.bag import Bag
 from hill.nn.pretrained import empty_encoder, load_pretrained
 from hill.nn.words import learn_words, read_vectors, set_vectors
 
@@ -16,6 +17,8 @@ def start_text(config: ModelConfig, texts: Sequence[str]) -> tuple[TextEncoder, 
     """A transformer with the weights it was trained with, or an encoder whose words come from these texts."""
     if config.text == "rcnn":
         return _start_rcnn(config, texts)
+    if config.text == "words":
+        return _start_words(config, texts)
     pretrained = load_pretrained(config.encoder)
     pooling = pretrained.pooling if config.pooling == "auto" else config.pooling
     return Transformer(pretrained.encoder, pooling, config.dropout), pretrained.tokenizer
@@ -25,6 +28,8 @@ def empty_text(config: ModelConfig, folder: Path, tokenizer: Tokenizer, pooling:
     """The encoder of a saved model, before its weights are set."""
     if config.text == "rcnn":
         return _rcnn(config, tokenizer)
+    if config.text == "words":
+        return _bag(config, tokenizer)
     return Transformer(empty_encoder(folder / "encoder"), pooling, config.dropout)
 
 
@@ -35,6 +40,15 @@ def _start_rcnn(config: Any, texts: Sequence[str]) -> tuple[TextEncoder, Tokeniz
     if vectors:
         set_vectors(text.words.weight, tokenizer, vectors)
     return text, tokenizer
+
+
+def _start_words(config: Any, texts: Sequence[str]) -> tuple[TextEncoder, Tokenizer]:
+    tokenizer = learn_words(texts, config.vocabulary, least=1)
+    return _bag(config, tokenizer), tokenizer
+
+
+def _bag(config: Any, tokenizer: Tokenizer) -> Bag:
+    return Bag(tokenizer.get_vocab_size(), pairs=config.ngrams > 1)
 
 
 def _rcnn(config: Any, tokenizer: Tokenizer) -> RCNN:

@@ -11,9 +11,14 @@ values is never computed per document: slope and intercept between breaks are ru
 once a step, and each value of z looks its own up. This is exact, in training too, and costs B·D·N instead of B·D·N·|Y|.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+FEW = 512
+"""Up to so many labels, sums over labels are matrix products."""
 
 
 class LabelMap(nn.Module):
@@ -75,12 +80,36 @@ class LabelMap(nn.Module):
         start_slope = weight @ (falling * self.slope)
         start_value = weight @ (falling * self.offset + flat * self.offset.relu())
         turns = weight.T[order]  # (L, rows)
-        slopes = start_slope + _running(turns * self.slope.abs()[order, None])
-        values = start_value + _running(turns * (self.slope.sign() * self.offset)[order, None])
+        steep = torch.stack([self.slope.abs(), self.slope.sign() * self.offset])[:, order, None]  # (2, L, 1)
+        lines = torch.stack([start_slope, start_value])[:, None] + _running(turns * steep)  # (2, L + 1, rows)
         place = torch.searchsorted(breaks, features.detach())
-        return F.embedding(place, slopes) * features.unsqueeze(2) + F.embedding(place, values)
+        found: Tensor = _Rows.apply(lines.transpose(0, 1).flatten(1), place)  # type: ignore[no-untyped-call]
+        slopes, values = found.chunk(2, dim=2)
+        return slopes * features.unsqueeze(2) + values
 
 
 def _running(turns: Tensor) -> Tensor:
-    """Sums of the first 0, 1, ..., L rows."""
-    return F.pad(turns.cumsum(dim=0), (0, 0, 1, 0))
+    """Sums of the first 0, 1, ..., L rows: (2, L, rows) to (2, L + 1, rows)."""
+    count = turns.shape[1]
+    if count > FEW:
+        return F.pad(turns.cumsum(dim=1), (0, 0, 1, 0))
+    return turns.new_ones(count + 1, count).tril(-1) @ turns  # a product, where a GPU would add row by row
+
+
+class _Rows(torch.autograd.Function):
+    """Rows of a table by number, (R, W) to (..., W). Where it has few rows, the gradient is a product, not a sort."""
+
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, numbers: Tensor) -> Tensor:
+        ctx.save_for_backward(numbers)
+        ctx.count = len(table)
+        return F.embedding(numbers, table)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (numbers,) = ctx.saved_tensors
+        numbers, grad = numbers.flatten(), grad.flatten(0, -2)
+        if ctx.count > FEW:
+            return grad.new_zeros(ctx.count, grad.shape[1]).index_add(0, numbers, grad), None
+        belongs = torch.arange(ctx.count, device=grad.device)[:, None] == numbers
+        return belongs.to(grad.dtype) @ grad, None

@@ -70,8 +70,13 @@ def longest_input(encoder: nn.Module) -> int:
     """Most tokens the encoder can read."""
     config: Any = encoder.config
     positions = int(getattr(config, "max_position_embeddings", 0) or 512)
-    offset = 2 if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer") else 0
-    return positions - offset
+    return positions - first_position(encoder)
+
+
+def first_position(encoder: nn.Module) -> int:
+    """The position of the first token: some encoders keep the lowest ones for padding."""
+    config: Any = encoder.config
+    return 2 if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer") else 0
 
 
 def _minilm() -> str:

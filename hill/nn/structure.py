@@ -3,7 +3,8 @@
 Zhu et al., HILL, NAACL 2024, section 3.3; details the paper leaves out follow the released code (see `TreeEncoder`).
 """
 
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +14,45 @@ from hill.nn.labelmap import LabelMap
 from hill.nn.text import initialise
 
 
-class TreeEncoder(nn.Module):
+class StructureEncoder(nn.Module):
+    """h (B, D) to h_T (B, D): projector, layers of nodes, readout of each layer, alignment.
+
+    `parents[i]` is the node that receives label i. What the layers are is left to subclasses, which set `align` too.
+    """
+
+    align: nn.Sequential
+
+    def __init__(
+        self, parents: Tensor, nodes: int, width: int, hidden: int, readout: str, dropout: float, label_rank: int
+    ) -> None:
+        super().__init__()
+        self.readout = readout
+        self.features = nn.Sequential(
+            nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.Dropout(dropout)
+        )
+        self.labels = LabelMap(parents, nodes, label_rank)
+        self.dropout = nn.Dropout(dropout)
+
+    @abstractmethod
+    def layers(self, received: Tensor) -> Iterator[Tensor]:
+        """The nodes of each layer, from what the projector gives the first: (B, N, D) to (B, N, D) a layer."""
+
+    def forward(self, text: Tensor) -> Tensor:
+        """Vectors of documents to vectors that passed through the structure: (B, D) to (B, D)."""
+        with torch.autocast(text.device.type, enabled=False):
+            received = self.dropout(self.labels(self.features(text.float())).transpose(1, 2))  # (B, N, D)
+        read = [self._read(nodes) for nodes in self.layers(received)]
+        aligned: Tensor = self.align(torch.cat(read, dim=1))
+        return aligned
+
+    def _read(self, nodes: Tensor) -> Tensor:
+        """η: one vector of a layer's nodes, (B, N, D) to (B, D)."""
+        if self.readout == "sum":
+            return nodes.sum(dim=1)
+        return nodes.mean(dim=1) if self.readout == "mean" else nodes.amax(dim=1)
+
+
+class TreeEncoder(StructureEncoder):
     """h (B, D) to h_T (B, D): projector, one feed-forward net a level over child sums, readout, alignment.
 
     `parents[k][i]` is the parent on level k + 1 of node i on level k. As in the released code: two linear layers a net,
@@ -33,46 +72,30 @@ class TreeEncoder(nn.Module):
         readout_dropout: float = 0.5,
         label_rank: int = 0,
     ) -> None:
-        super().__init__()
-        self.readout = readout
-        self.sizes = [*(len(level) for level in parents), 1]
+        sizes = [*(len(level) for level in parents), 1]
+        super().__init__(parents[0], sizes[1], width, hidden, readout, dropout, label_rank)
+        self.sizes = sizes
         for level, above in enumerate(parents[1:], start=1):
             self.register_buffer(f"parents{level}", above, persistent=False)
-        self.features = nn.Sequential(
-            nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.Dropout(dropout)
-        )
-        self.labels = LabelMap(parents[0], self.sizes[1], label_rank)
-        self.dropout = nn.Dropout(dropout)
         self.levels = nn.ModuleList(
             LevelNet(hidden, norm if level < len(parents) else "none") for level in range(1, len(parents) + 1)
         )
-        self.align = nn.Sequential(nn.Dropout(readout_dropout), nn.Linear(len(parents) * hidden, width))
+        self.align = alignment(len(parents) * hidden, width, readout_dropout)
         initialise(self)
 
-    def forward(self, text: Tensor) -> Tensor:
-        """Vectors of documents to vectors that passed through the tree: (B, D) to (B, D)."""
-        with torch.autocast(text.device.type, enabled=False):
-            received = self.dropout(self.labels(self.features(text.float())).transpose(1, 2))  # (B, N1, D)
-        read = []
+    def layers(self, received: Tensor) -> Iterator[Tensor]:
+        """The nodes of levels 1, ..., K: (B, N1, D) to (B, N, D) a level."""
         for level, net in enumerate(self.levels, start=1):
-            nodes = net(received)  # (B, N, D)
-            read.append(self._read(nodes))
+            nodes = net(received)
+            yield nodes
             if level < len(self.levels):
                 received = self._sum_children(nodes, level)
-        aligned: Tensor = self.align(torch.cat(read, dim=1))
-        return aligned
 
     def _sum_children(self, nodes: Tensor, level: int) -> Tensor:
         """u_v = Σ over children of v: (B, N below, D) to (B, N, D)."""
         above = self.get_buffer(f"parents{level}")
         sums = nodes.new_zeros(len(nodes), self.sizes[level + 1], nodes.shape[2])
         return sums.index_add(1, above, nodes)
-
-    def _read(self, nodes: Tensor) -> Tensor:
-        """η: one vector of a level's nodes, (B, N, D) to (B, D)."""
-        if self.readout == "sum":
-            return nodes.sum(dim=1)
-        return nodes.mean(dim=1) if self.readout == "mean" else nodes.amax(dim=1)
 
 
 class LevelNet(nn.Module):
@@ -81,7 +104,7 @@ class LevelNet(nn.Module):
     def __init__(self, width: int, norm: str) -> None:
         super().__init__()
         self.linear = nn.ModuleList(nn.Linear(width, width) for _ in range(2))
-        self.norm = nn.ModuleList(_norm(norm, width) for _ in range(2))
+        self.norm = nn.ModuleList(row_norm(norm, width) for _ in range(2))
 
     def forward(self, nodes: Tensor) -> Tensor:
         """(B, N, D) to (B, N, D)."""
@@ -102,5 +125,11 @@ class RowNorm(nn.BatchNorm1d):
         return super().forward(rows)
 
 
-def _norm(name: str, width: int) -> nn.Module:
+def row_norm(name: str, width: int) -> nn.Module:
+    """The normalisation of rows with this name: batch, layer or none."""
     return {"batch": RowNorm, "layer": nn.LayerNorm}[name](width) if name != "none" else nn.Identity()
+
+
+def alignment(read: int, width: int, dropout: float) -> nn.Sequential:
+    """From the concatenated readouts to the width of the text's vector."""
+    return nn.Sequential(nn.Dropout(dropout), nn.Linear(read, width))

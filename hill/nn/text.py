@@ -6,7 +6,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from hill.nn.packed import best_layer, can_pack, packed_states
 from hill.nn.pretrained import longest_input
+from hill.types import Batch, Packed
 
 UNLIMITED = 1_000_000
 
@@ -47,6 +49,18 @@ class TextEncoder(nn.Module):
     def states(self, ids: Tensor, mask: Tensor) -> Tensor:
         """The state of every token: (B, T, S)."""
 
+    def read(self, batch: Batch | Packed) -> Tensor:
+        """The vectors (B, D) of a batch, packed where the encoder can read that."""
+        if isinstance(batch, Packed):
+            raise TypeError(f"{type(self).__name__} reads no packed batches")
+        found: Tensor = self(batch.ids, batch.mask)
+        return found
+
+    @property
+    def packs(self) -> bool:
+        """Whether it reads packed batches."""
+        return False
+
     def documents(self) -> dict[str, Any]:
         """Documents from which an empty encoder of the same shape is made, by file name."""
         return {}
@@ -65,6 +79,7 @@ class Transformer(TextEncoder):
         self.encoder = encoder
         self.pooling = pooling
         self.dropout = nn.Dropout(dropout)
+        self.packed_layer = best_layer()
 
     @property
     def _config(self) -> Any:
@@ -89,6 +104,30 @@ class Transformer(TextEncoder):
         """Token ids and mask (B, T) to vectors (B, D)."""
         dropped: Tensor = self.dropout(self.pool(self.states(ids, mask), mask))
         return dropped
+
+    @property
+    def packs(self) -> bool:
+        """Whether it reads packed batches."""
+        return can_pack(self.encoder)
+
+    def read(self, batch: Batch | Packed) -> Tensor:
+        """The vectors (B, D) of a batch."""
+        if isinstance(batch, Batch):
+            return super().read(batch)
+        kind = batch.ids.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32
+        with torch.autocast(kind, enabled=False):
+            states = packed_states(self.encoder, batch, dtype, self.packed_layer)
+            dropped: Tensor = self.dropout(self._pool_packed(states, batch))
+        return dropped
+
+    def _pool_packed(self, states: Tensor, batch: Packed) -> Tensor:
+        """One vector of a document's token states: (P, D) to (B, D)."""
+        if self.pooling == "cls":
+            return states[batch.bounds[: batch.count]].float()
+        documents = torch.arange(batch.count, device=states.device)
+        belongs = (documents[:, None] == batch.document).to(states.dtype)  # (B, P)
+        return (belongs @ states).float() / batch.bounds.diff()[: batch.count, None].clamp(min=1)
 
     def states(self, ids: Tensor, mask: Tensor) -> Tensor:
         """The last layer's state of every token: (B, T, D)."""

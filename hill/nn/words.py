@@ -43,16 +43,20 @@ def read_vectors(file: Path) -> dict[str, npt.NDArray[np.float32]]:
                 word, *values = line.rstrip().split(" ")
                 if number == 1 and len(values) == 1:
                     continue  # word2vec's first line: how many words, how wide
-                vector = np.array(values, dtype=np.float32)
-                width = width or len(vector)
-                if len(vector) != width or not width:
-                    raise ConfigError(f"line {number} of '{file}' has {len(vector)} numbers, the first one {width}")
-                found[word] = vector
+                found[word] = _vector(values, f"line {number} of '{file}'")
+                width = width or len(values)
+                if len(values) != width or not width:
+                    raise ConfigError(f"line {number} of '{file}' has {len(values)} numbers, the first one {width}")
     except OSError as error:
         raise ConfigError(f"cannot read word vectors '{file}': {error.strerror}") from None
-    except ValueError:
-        raise ConfigError(f"line {number} of '{file}' is not a word and its numbers, separated by blanks") from None
     return found
+
+
+def _vector(values: list[str], place: str) -> npt.NDArray[np.float32]:
+    try:
+        return np.array(values, dtype=np.float32)
+    except ValueError:
+        raise ConfigError(f"{place} is not a word and its numbers, separated by blanks") from None
 
 
 @torch.no_grad()

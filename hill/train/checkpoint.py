@@ -1,6 +1,7 @@
 """Checkpoints of a training: all it needs to go on as if it had never stopped."""
 
 import shutil
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,24 @@ from torch import Tensor
 
 from hill.errors import CheckpointError
 from hill.train.files import check_folder, load_weights, read_json, read_tensors, write_folder
-from hill.train.loop import Progress, Session
+from hill.train.session import Progress, Session
+
+BEST = "best.safetensors"
 
 
 class Checkpoints:
-    """The checkpoints of one training, in a folder: the latest state, and the weights of the best epoch."""
+    """The latest state of one training, in a folder; the weights of the best epoch are kept in memory beside it."""
 
     def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
         self._folder = folder
         self._facts = facts
+        self._best: dict[str, Tensor] = {}
+        self._last = time.monotonic()
+
+    def save_if_due(self, session: Session) -> None:
+        """Write the state if the last one is old enough."""
+        if time.monotonic() - self._last >= session.config.checkpoint_seconds:
+            self.save(session)
 
     def save(self, session: Session) -> None:
         """Write the state; older states go once it is on disk."""
@@ -28,20 +38,21 @@ class Checkpoints:
             "weights.safetensors": session.model.state_dict(),
             "optimiser.safetensors": _optimiser_tensors(session.optimiser),
             "random.safetensors": _random_states(session.device),
+            BEST: self._best,
         }
         write_folder(self._folder / name, tensors, {"state.json": state})
-        self._remove("state-*", keep=name)
+        for folder in self._folder.glob("state-*"):
+            if folder.name != name:
+                shutil.rmtree(folder, ignore_errors=True)
+        self._last = time.monotonic()
 
-    def save_best(self, session: Session) -> None:
+    def keep_best(self, session: Session) -> None:
         """Keep the weights of the epoch just finished."""
-        name = f"best-{session.progress.epoch:04d}"
-        write_folder(self._folder / name, {"weights.safetensors": session.model.state_dict()}, {})
+        self._best = {name: value.detach().cpu().clone() for name, value in session.model.state_dict().items()}
 
     def load_best(self, session: Session) -> None:
         """Set the weights of the best epoch."""
-        folder = self._folder / f"best-{session.progress.best_epoch:04d}"
-        check_folder(folder)
-        load_weights(session.model, read_tensors(folder / "weights.safetensors", str(session.device)), folder)
+        load_weights(session.model, self._best, self._folder)
 
     def resume(self, session: Session) -> bool:
         """Set the session to the latest state; false if there is none."""
@@ -56,16 +67,8 @@ class Checkpoints:
         _set_optimiser(session.optimiser, read_tensors(folder / "optimiser.safetensors"))
         _set_random(read_tensors(folder / "random.safetensors"), session.device)
         session.progress = Progress(**state["progress"])
-        self._remove("best-*", keep=f"best-{session.progress.best_epoch:04d}")
+        self._best = read_tensors(folder / BEST)
         return True
-
-    def clear(self) -> None:
-        """Remove all checkpoints: the training is done and its model saved."""
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-    def drop_older_best(self, session: Session) -> None:
-        """Remove the weights of earlier best epochs, once a state that names the new one is on disk."""
-        self._remove("best-*", keep=f"best-{session.progress.best_epoch:04d}")
 
     def _check_facts(self, found: dict[str, Any], folder: Path) -> None:
         for key, value in self._facts.items():
@@ -74,11 +77,6 @@ class Checkpoints:
                     f"'{folder.parent.parent}' was trained with {key} = {found.get(key)!r}, not {value!r}; "
                     "resume with the same settings and data, or choose another --out"
                 )
-
-    def _remove(self, pattern: str, keep: str) -> None:
-        for folder in self._folder.glob(pattern):
-            if folder.name != keep:
-                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:

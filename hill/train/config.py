@@ -51,17 +51,33 @@ class TrainConfig:
     """Passes over the vectors in the head start."""
     head_lr: float = 3e-3
     """Learning rate of the head start."""
-    checkpoint_steps: int = 500
-    """Steps between checkpoints; one is also written after every epoch."""
+    plain: bool = False
+    """The slow and obvious loop: fp32, padded batches, no CUDA graphs."""
+    compile: bool = False
+    """Compile structure and head on a GPU; it takes a while to start."""
+    recompute: bool = False
+    """Compute the encoder's activations again in the backward pass instead of keeping them: less memory, slower."""
+    checkpoint_seconds: float = 60.0
+    """Least time between checkpoints."""
 
     def __post_init__(self) -> None:
         one_of(self.precision, PRECISIONS, "train.precision")
         one_of(self.schedule, SCHEDULES, "train.schedule")
         one_of(self.metric, METRICS, "train.metric")
         one_of(self.head_start, HEAD_STARTS, "train.head_start")
-        for name in ("epochs", "batch_size", "accumulate", "patience", "checkpoint_steps"):
+        for name in ("epochs", "batch_size", "accumulate", "patience"):
             at_least(getattr(self, name), 1, f"train.{name}")
-        for name in ("encoder_lr", "lr", "head_lr", "warmup", "clip", "weight_decay", "freeze", "head_epochs"):
+        for name in (
+            "encoder_lr",
+            "lr",
+            "head_lr",
+            "warmup",
+            "clip",
+            "weight_decay",
+            "freeze",
+            "head_epochs",
+            "checkpoint_seconds",
+        ):
             at_least(getattr(self, name), 0, f"train.{name}")
 
     @property

@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hill.data.batches import batches, reading_order
 from hill.data.tokens import Tokens
 from hill.models import VectorModel
-from hill.train.loop import READ_BATCH, Session, Split
+from hill.train.loop import reading
+from hill.train.session import Session, Split
 
 SHARPNESS = 10.0
 """How much a unit of cosine with a label's centroid adds to its logit at the start."""
@@ -35,14 +35,12 @@ def give_head_start(session: Session, model: VectorModel, data: Split) -> Iterat
         yield done + fitted, total
 
 
-@torch.inference_mode()
 def embed(session: Session, tokens: Tokens) -> Iterator[tuple[Tensor, Tensor]]:
     """The encoder's vectors of all documents, batch by batch, with which documents they are."""
     session.model.eval()
-    order = reading_order(tokens.lengths, READ_BATCH)
-    for documents, batch in zip(order, batches(tokens, None, order, session.pad, session.device), strict=True):
-        with session.autocast():
-            vectors = session.model.text(batch.ids, batch.mask)
+    for documents, batch in reading(session, tokens):
+        with torch.inference_mode(), session.autocast():
+            vectors = session.model.text.read(batch)
         yield torch.from_numpy(documents), vectors.float()
 
 
@@ -55,7 +53,7 @@ def start_from_centroids(model: VectorModel, vectors: Tensor, data: Split, devic
     scale = vectors.norm(dim=1).mean()
     weight = SHARPNESS * F.normalize(sums, dim=1) / scale
     frequency = (counts + 0.5) / (len(data) + 1)
-    bias = frequency.log() if model.config.loss == "softmax" else frequency.logit()
+    bias = frequency.logit() if model.config.loss == "bce" else (1 - model.config.adjust) * frequency.log()
     model.start_head(weight, bias.float() - weight @ vectors.mean(dim=0))
 
 

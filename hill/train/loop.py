@@ -2,77 +2,38 @@
 
 import math
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.sparse import csr_array
 from torch import Tensor
 
-from hill.data.batches import batches, reading_order, training_order
+from hill.data.batches import collate, move, reading_order, to_device
+from hill.data.resident import Resident
 from hill.data.tokens import Tokens
 from hill.errors import HillError
 from hill.metrics import Scorer
 from hill.models import HTCModel
 from hill.taxonomy import Taxonomy
-from hill.train.config import TrainConfig
-from hill.train.optim import make_optimiser, set_rates
+from hill.train.graphs import GraphedSteps
+from hill.train.optim import set_rates
+from hill.train.session import Session, Split
+from hill.train.steps import PackedSteps, Steps
+from hill.types import Batch, IntArray, Packed
 
 READ_BATCH = 64
+READ_TOKENS = 65_536
+"""Tokens of a packed batch that is only read."""
 
 
-@dataclass(frozen=True)
-class Split:
-    """Documents as a model reads them: tokens and labels (documents, L)."""
-
-    tokens: Tokens
-    labels: csr_array[Any]
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-
-@dataclass
-class Progress:
-    """How far a training has come."""
-
-    epoch: int = 0
-    """Epochs finished."""
-    position: int = 0
-    """Batches done of the epoch under way."""
-    step: int = 0
-    best: float = -math.inf
-    best_epoch: int = 0
-    history: list[dict[str, Any]] = field(default_factory=list)
-
-
-@dataclass
-class Session:
-    """All that a training changes: weights, optimiser, progress."""
-
-    model: HTCModel
-    config: TrainConfig
-    device: torch.device
-    progress: Progress = field(default_factory=Progress)
-
-    def __post_init__(self) -> None:
-        self.model.to(self.device)
-        self.optimiser = make_optimiser(self.model, self.config)
-
-    @property
-    def pad(self) -> int:
-        """The token id that fills up a batch."""
-        return self.model.text.pad
-
-    def autocast(self) -> AbstractContextManager[Any]:
-        """Mixed precision where the settings and the device want it."""
-        wanted = self.config.precision == "bf16" or (
-            self.config.precision == "auto" and self.device.type == "cuda" and torch.cuda.is_bf16_supported()
-        )
-        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=wanted)
+def make_steps(session: Session, data: Split) -> Steps:
+    """The fastest way to take steps on this device with this model."""
+    if not session.packed:
+        return Steps(session, data)
+    recorded = session.config.accumulate == 1 and not session.config.recompute
+    return (GraphedSteps if recorded else PackedSteps)(session, data)
 
 
 @dataclass(frozen=True)
@@ -104,37 +65,21 @@ def train(session: Session, data: Split, dev: Split | None, taxonomy: Taxonomy) 
         progress.epoch = 1
         yield _finish_epoch(session, dev, taxonomy)
         return
-    per_epoch = math.ceil(math.ceil(len(data) / config.batch_size) / config.accumulate)
+    steps = make_steps(session, data)
+    total = config.epochs * math.ceil(math.ceil(len(data) / config.batch_size) / config.accumulate)
     while progress.epoch < config.epochs and progress.epoch - progress.best_epoch < config.patience:
         model.train()
-        order = training_order(data.tokens.lengths, config.batch_size, config.seed, progress.epoch)
-        stream = batches(data.tokens, data.labels, order[progress.position :], session.pad, session.device)
-        losses: list[Tensor] = []
-        for batch in stream:
-            with session.autocast():
-                output = model(batch)
-            assert output.loss is not None
-            (output.loss / config.accumulate).backward()
-            losses.append(output.loss.detach())
-            progress.position += 1
-            if progress.position % config.accumulate and progress.position < len(order):
-                continue
-            yield _take_step(session, config.epochs * per_epoch, losses, output.parts, config.batch_size * len(losses))
-            losses = []
+        order = steps.order(progress.epoch)
+        for start in range(progress.position, len(order), config.accumulate):
+            group = order[start : start + config.accumulate]
+            progress.step += 1
+            rate = set_rates(session.optimiser, config, progress.step, total)
+            taken = steps.take(group)
+            progress.position += len(group)
+            documents = sum(map(len, group))
+            yield Step(progress.step, total, progress.epoch, documents, rate, taken.loss, taken.parts)
         progress.epoch, progress.position = progress.epoch + 1, 0
         yield _finish_epoch(session, dev, taxonomy)
-
-
-def _take_step(session: Session, steps: int, losses: list[Tensor], parts: dict[str, Tensor], documents: int) -> Step:
-    session.progress.step += 1
-    rate = set_rates(session.optimiser, session.config, session.progress.step, steps)
-    if session.config.clip:
-        torch.nn.utils.clip_grad_norm_(session.model.parameters(), session.config.clip)
-    session.optimiser.step()
-    session.optimiser.zero_grad(set_to_none=True)
-    kept = {name: part.detach() for name, part in parts.items()}
-    loss = torch.stack(losses).mean()
-    return Step(session.progress.step, steps, session.progress.epoch, documents, rate, loss, kept)
 
 
 def _finish_epoch(session: Session, dev: Split | None, taxonomy: Taxonomy) -> Epoch:
@@ -161,7 +106,14 @@ def score_split(session: Session, split: Split, taxonomy: Taxonomy) -> dict[str,
 
 
 def choose(model: HTCModel, scores: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
-    """Labels with a score above 0.5; with one softmax a level, the best of each level."""
+    """Labels with a score above 0.5; with one softmax a level, the best of each level.
+
+    With a conditional softmax, the path that is best from the roots down, and all labels with a score above 0.25, since
+    the labels of a document with several paths share the probability. Decoding is tuned when the training is over.
+    """
+    if model.siblings is not None:
+        device = model.siblings.child.device
+        return model.siblings.choose(torch.from_numpy(scores).to(device)).cpu().numpy()
     if model.config.loss != "softmax":
         return scores > 0.5
     chosen = np.zeros(scores.shape, dtype=bool)
@@ -170,14 +122,29 @@ def choose(model: HTCModel, scores: npt.NDArray[np.float32]) -> npt.NDArray[np.b
     return chosen
 
 
-@torch.inference_mode()
-def score_documents(
-    session: Session, tokens: Tokens, size: int = READ_BATCH
-) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]]:
-    """Scores (documents of the batch, L) of all documents, batch by batch, with which documents they are."""
+def score_documents(session: Session, tokens: Tokens) -> Iterator[tuple[IntArray, npt.NDArray[np.float32]]]:
+    """Scores (documents of the batch, L) of all documents, batch by batch, with which documents they are.
+
+    The device computes the next batch while the scores of the last are looked at.
+    """
     session.model.eval()
-    order = reading_order(tokens.lengths, size)
-    for documents, batch in zip(order, batches(tokens, None, order, session.pad, session.device), strict=True):
-        with session.autocast():
-            logits = session.model(batch).logits
-        yield documents, session.model.scores(logits).cpu().numpy()
+    waiting: tuple[IntArray, Tensor] | None = None
+    for documents, batch in reading(session, tokens):
+        with torch.inference_mode(), session.autocast():
+            scores = session.model.scores(session.model(batch).logits)
+        if waiting:
+            yield waiting[0], waiting[1].cpu().numpy()
+        waiting = documents, scores
+    if waiting:
+        yield waiting[0], waiting[1].cpu().numpy()
+
+
+def reading(session: Session, tokens: Tokens) -> Iterator[tuple[IntArray, Batch | Packed]]:
+    """All documents in batches on the device, longest first, with which documents they are."""
+    if not session.packed:
+        for documents in reading_order(tokens.lengths, READ_BATCH):
+            yield documents, to_device(collate(tokens, None, documents, session.pad), session.device)
+        return
+    resident = Resident(tokens, None, session.pad, session.device)
+    for documents in reading_order(tokens.lengths, 0, READ_TOKENS):
+        yield documents, resident.packed(move(torch.from_numpy(documents), session.device), resident.size(documents))

@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from hill.errors import ConfigError
 from hill.models import HTCModel
@@ -10,14 +11,17 @@ from hill.nn import TextEncoder
 from hill.train.config import TrainConfig
 
 
-def make_optimiser(model: HTCModel, config: TrainConfig) -> torch.optim.Optimizer:
+def make_optimiser(model: HTCModel, config: TrainConfig, graphs: bool = False) -> torch.optim.Optimizer:
     """Adam over the weights that are trained, a pretrained encoder first; any other is like the rest."""
     prefix = "text." if model.text.pretrained else "-"
     trained = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
     encoder = [weight for name, weight in trained if name.startswith(prefix)]
     rest = [weight for name, weight in trained if not name.startswith(prefix)]
-    groups = [{"params": encoder, "lr": config.encoder_lr}, {"params": rest, "lr": config.lr}]
-    return torch.optim.AdamW(groups, weight_decay=config.weight_decay)
+    device = next(model.parameters()).device
+    rates = [torch.tensor(rate, device=device) if graphs else rate for rate in (config.encoder_lr, config.lr)]
+    groups = [{"params": part, "lr": rate} for part, rate in zip((encoder, rest), rates, strict=True)]
+    fused = device.type == "cuda" and not config.plain
+    return torch.optim.AdamW(groups, weight_decay=config.weight_decay, fused=fused, capturable=graphs)
 
 
 def set_rates(optimiser: torch.optim.Optimizer, config: TrainConfig, step: int, steps: int) -> float:
@@ -25,9 +29,13 @@ def set_rates(optimiser: torch.optim.Optimizer, config: TrainConfig, step: int, 
     warmup = config.warmup * steps if config.warmup < 1 else config.warmup
     left = 1.0 if config.schedule == "constant" else max(0.0, 1 - (step - 1) / steps)
     rising = min(1.0, step / warmup) if warmup else 1.0
-    encoder, rest = optimiser.param_groups
-    encoder["lr"], rest["lr"] = config.encoder_lr * rising * left, config.lr * left
-    return float(encoder["lr"])
+    rates = config.encoder_lr * rising * left, config.lr * left
+    for group, rate in zip(optimiser.param_groups, rates, strict=True):
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)  # graphs read the rate where it lies
+        else:
+            group["lr"] = rate
+    return rates[0]
 
 
 def freeze_layers(text: TextEncoder, count: int) -> None:

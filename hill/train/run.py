@@ -15,7 +15,8 @@ from hill.models import VectorModel
 from hill.taxonomy import Taxonomy
 from hill.train.checkpoint import Checkpoints
 from hill.train.head import give_head_start
-from hill.train.loop import Epoch, Session, Split, Step, train
+from hill.train.loop import Epoch, Step, train
+from hill.train.session import Session, Split
 
 LOG_STEPS = 10
 
@@ -62,15 +63,11 @@ def run(
         log.write({"resumed": session.progress.step})
     else:
         yield from _fit_before(session, data)
-        checkpoints.save(session)
+        checkpoints.save_if_due(session)
     for report in train(session, data, dev, taxonomy):
-        if isinstance(report, Epoch):
-            if report.improved:
-                checkpoints.save_best(session)
-            checkpoints.save(session)
-            checkpoints.drop_older_best(session)
-        elif report.step % session.config.checkpoint_steps == 0:
-            checkpoints.save(session)
+        if isinstance(report, Epoch) and report.improved:
+            checkpoints.keep_best(session)
+        checkpoints.save_if_due(session)
         log.report(report)
         yield report
     checkpoints.load_best(session)
@@ -82,7 +79,7 @@ def _fit_before(session: Session, data: Split) -> Iterator[Fitted]:
     if model.closed:
         for done, total in model.fit(data.tokens, data.labels, config.seed):
             yield Fitted("fitting", done, total)
-    elif isinstance(model, VectorModel) and model.text.pretrained:
+    elif isinstance(model, VectorModel) and model.by_vector and model.text.pretrained:
         for done, total in give_head_start(session, model, data) if config.starts_head else ():
             yield Fitted("head start", done, total)
     elif config.head_start == "on":

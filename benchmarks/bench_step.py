@@ -1,0 +1,172 @@
+"""Training steps and reading on a device: documents a second, time of a step, memory, share of the arithmetic limit.
+
+Synthetic documents with lengths normal(200, 80) clipped to 20-512, 141 labels in 7 stars, encoders with random weights;
+or the documents of a data folder. Run it as
+`python benchmarks/bench_step.py [--encoder bert-base] [--models hill flat] [--batches 24 128] [--plain] [--out FILE]`.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from rich.console import Console
+from rich.table import Table
+from scipy.sparse import csr_array
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+
+from hill.data import Documents, read_data
+from hill.data.tokens import Tokens, tokenize
+from hill.models import MODELS
+from hill.nn import Transformer
+from hill.nn.pretrained import load_pretrained
+from hill.settings import make
+from hill.taxonomy import Label, Taxonomy, read_taxonomy
+from hill.train import Session, Split, TrainConfig
+from hill.train.loop import make_steps, score_documents
+from hill.train.steps import Steps
+
+SHAPES = {
+    "bert-base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
+    "minilm": {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536},
+}
+LIMIT = 790e12
+"""bf16 operations a second of one H200, as measured with large matrices."""
+COLUMNS = ("model", "batch", "mode", "train_docs_s", "step_ms", "train_limit", "eval_docs_s", "eval_limit", "peak_gib")
+
+
+def stars(count: int = 7, labels: int = 141) -> Taxonomy:
+    """As many labels as WOS has, in 7 stars."""
+    roots = [Label(f"r{i}", f"r{i}") for i in range(count)]
+    return Taxonomy(roots + [Label(f"l{i}", f"l{i}", (f"r{i % count}",)) for i in range(labels - count)])
+
+
+def synthetic(documents: int, taxonomy: Taxonomy, vocabulary: int) -> Split:
+    """Random words of random documents, each with one path."""
+    draw = np.random.default_rng(0)
+    lengths = draw.normal(200, 80, documents).clip(20, 512).astype(np.int64)
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    leaves = draw.choice(taxonomy.leaves, documents)
+    rows = csr_array((np.ones(documents, dtype=bool), (np.arange(documents), leaves)), (documents, len(taxonomy)))
+    return Split(Tokens(draw.integers(1000, vocabulary, starts[-1]).astype(np.uint16), starts), taxonomy.closures(rows))
+
+
+def build(name: str, encoder: str, taxonomy: Taxonomy, settings: dict[str, Any]) -> Any:
+    """A model on an encoder of random weights, or on one from a folder."""
+    torch.manual_seed(0)
+    if encoder in SHAPES:
+        config = transformers.BertConfig.from_dict(SHAPES[encoder])
+        body: Any = transformers.BertModel(config, add_pooling_layer=False)  # type: ignore[no-untyped-call]
+    else:
+        body = load_pretrained(encoder).encoder
+    kind = MODELS[name]
+    given: Any = make(kind.Config, settings, "model")
+    labels = csr_array((1, len(taxonomy)), dtype=bool)
+    words = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    assets = kind.prepare(Documents(["0"], ["a"], labels, 0), taxonomy, given, words)
+    return kind(Transformer(body, "mean", 0.1), taxonomy, given, assets)
+
+
+def operations(encoder: Any, lengths: Any) -> float:
+    """Multiply-adds of one forward pass over documents of these lengths, twice."""
+    config = encoder.config
+    d, layers, inner = config.hidden_size, config.num_hidden_layers, config.intermediate_size
+    return float((layers * (lengths * 2 * (4 * d * d + 2 * d * inner) + 4 * lengths * lengths * d)).sum())
+
+
+def measure(session: Session, data: Split, seconds: float) -> dict[str, Any]:
+    """Steps for this long after a warm-up, then one reading of all documents."""
+    torch.cuda.reset_peak_memory_stats()
+    steps: Steps = make_steps(session, data)
+    session.model.train()
+    order = [documents for epoch in range(1_000) for documents in steps.order(epoch)[:-1]][:20_000]
+    done, start = 0, time.perf_counter()
+    while time.perf_counter() - start < max(4.0, seconds):  # every shape is recorded
+        steps.take([order[done]])
+        done += 1
+    torch.cuda.synchronize()
+    first, start = done, time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        for _ in range(10):
+            steps.take([order[done % len(order)]])
+            done += 1
+        torch.cuda.synchronize()
+    spent = time.perf_counter() - start
+    taken = [order[i % len(order)] for i in range(first, done)]
+    lengths = data.tokens.lengths
+    trained = np.concatenate([lengths[documents] for documents in taken])
+    peak = torch.cuda.max_memory_allocated() / 2**30
+    encoder = session.model.text.encoder
+    for _ in score_documents(session, data.tokens):
+        pass
+    start = time.perf_counter()
+    for _ in score_documents(session, data.tokens):
+        pass
+    read = time.perf_counter() - start
+    return {
+        "train_docs_s": round(len(trained) / spent),
+        "step_ms": round(1000 * spent / len(taken), 2),
+        "train_limit": round(3 * operations(encoder, trained) / LIMIT / spent, 3),
+        "eval_docs_s": round(len(data) / read),
+        "eval_limit": round(operations(encoder, lengths) / LIMIT / read, 3),
+        "peak_gib": round(peak, 2),
+    }
+
+
+def main() -> None:
+    """Measure every model at every batch size and print a table, then one JSON line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--encoder", default="bert-base")
+    parser.add_argument("--models", nargs="+", default=["hill", "flat"])
+    parser.add_argument("--batches", nargs="+", type=int, default=[24, 128])
+    parser.add_argument("--modes", nargs="+", default=["fast"], choices=["fast", "plain", "compile"])
+    parser.add_argument("--documents", type=int, default=16_000)
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--data", type=Path, help="a data folder with taxonomy.tsv, for a pretrained --encoder")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("bench_step measures a GPU; there is none")
+    taxonomy = read_taxonomy(arguments.data / "taxonomy.tsv") if arguments.data else stars()
+    data = synthetic(arguments.documents, taxonomy, 30_000)
+    if arguments.data:
+        found = read_data(arguments.data, taxonomy)["train"]
+        data = Split(tokenize(found.texts, load_pretrained(arguments.encoder).tokenizer, 512), found.labels)
+    rows = []
+    for name in arguments.models:
+        for mode in arguments.modes:
+            for batch in arguments.batches:
+                model = build(name, arguments.encoder, taxonomy, {})
+                config = TrainConfig(batch_size=batch, plain=mode == "plain", compile=mode == "compile")
+                session = Session(model, config, torch.device("cuda"))
+                row = {"model": name, "batch": batch, "mode": mode, **measure(session, data, arguments.seconds)}
+                print(json.dumps(row), flush=True)
+                rows.append(row)
+                del model, session
+                torch.cuda.empty_cache()
+    table = Table(title=f"{arguments.encoder}, {len(taxonomy)} labels, mean length {data.tokens.lengths.mean():.0f}")
+    for column in COLUMNS:
+        table.add_column(column.replace("_", " "), justify="right")
+    for row in rows:
+        table.add_row(*(str(row[column]) for column in COLUMNS))
+    Console(width=140).print(table)
+    machine = f"{torch.cuda.get_device_name()}, torch {torch.__version__}, transformers {transformers.__version__}"
+    result = {
+        "benchmark": "step",
+        "encoder": arguments.encoder,
+        "labels": len(taxonomy),
+        "machine": machine,
+        "rows": rows,
+    }
+    print(json.dumps(result))
+    if arguments.out:
+        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

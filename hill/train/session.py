@@ -1,0 +1,91 @@
+"""All that a training changes: weights, optimiser, progress; and how its device computes."""
+
+import math
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from scipy.sparse import csr_array
+from torch.utils.checkpoint import checkpoint
+
+from hill.data.tokens import Tokens
+from hill.models import HTCModel
+from hill.nn import Transformer
+from hill.train.config import TrainConfig
+from hill.train.optim import make_optimiser
+
+
+@dataclass(frozen=True)
+class Split:
+    """Documents as a model reads them: tokens and labels (documents, L)."""
+
+    tokens: Tokens
+    labels: csr_array[Any]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass
+class Progress:
+    """How far a training has come."""
+
+    epoch: int = 0
+    """Epochs finished."""
+    position: int = 0
+    """Batches done of the epoch under way."""
+    step: int = 0
+    best: float = -math.inf
+    best_epoch: int = 0
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass
+class Session:
+    """A model on its device, with its optimiser and its progress."""
+
+    model: HTCModel
+    config: TrainConfig
+    device: torch.device
+    progress: Progress = field(default_factory=Progress)
+
+    def __post_init__(self) -> None:
+        self.model.to(self.device)
+        self._set_up_encoder()
+        self.optimiser = make_optimiser(self.model, self.config, self.packed and self.device.type == "cuda")
+
+    def _set_up_encoder(self) -> None:
+        model: Any = self.model
+        text = model.text
+        if not isinstance(text, Transformer):
+            return
+        if self.packed and self.config.compile:
+            model.classify = torch.compile(model.classify)
+        if self.packed and self.config.recompute:
+            text.packed_layer = partial(checkpoint, text.packed_layer, use_reentrant=False)
+        elif self.config.recompute:
+            text.encoder.gradient_checkpointing_enable()  # type: ignore[operator]
+
+    @property
+    def bf16(self) -> bool:
+        """Whether matrices are multiplied in bf16; weights stay fp32."""
+        if self.config.plain or self.config.precision == "fp32":
+            return False
+        return self.config.precision == "bf16" or (self.device.type == "cuda" and torch.cuda.is_bf16_supported())
+
+    @property
+    def packed(self) -> bool:
+        """Whether documents are read packed: on a GPU, in bf16, where the model needs no more than their vectors."""
+        on_gpu = self.device.type == "cuda" and self.bf16
+        return on_gpu and self.model.by_vector and self.model.text.packs
+
+    @property
+    def pad(self) -> int:
+        """The token id that fills up a batch."""
+        return self.model.text.pad
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Mixed precision where the settings and the device want it."""
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bf16)
