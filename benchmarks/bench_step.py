@@ -37,6 +37,7 @@ SHAPES = {
 }
 LIMIT = 790e12
 """bf16 operations a second of one H200, as measured with large matrices."""
+WARM_STEPS, WARM_SECONDS = 200, 30.0
 COLUMNS = ("model", "batch", "mode", "train_docs_s", "step_ms", "train_limit", "eval_docs_s", "eval_limit", "peak_gib")
 
 
@@ -86,7 +87,7 @@ def measure(session: Session, data: Split, seconds: float) -> dict[str, Any]:
     session.model.train()
     order = [documents for epoch in range(1_000) for documents in steps.order(epoch)[:-1]][:20_000]
     done, start = 0, time.perf_counter()
-    while time.perf_counter() - start < max(4.0, seconds):  # every shape is recorded
+    while done < WARM_STEPS and time.perf_counter() - start < WARM_SECONDS:  # kernels compiled, shapes recorded
         steps.take([order[done]])
         done += 1
     torch.cuda.synchronize()

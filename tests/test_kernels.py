@@ -54,10 +54,14 @@ def test_bias_gelu(approximate: str) -> None:
     same(kernels.BiasGelu.apply(x, bias, approximate), F.gelu(x + bias, approximate=approximate), [x, bias], 1e-4)
 
 
-def test_bias_linear() -> None:
+@pytest.mark.parametrize("biased", [True, False])
+def test_linear_pass(biased: bool) -> None:
     torch.manual_seed(0)
-    x, weight, bias = leaf(P, D), leaf(24, D), leaf(24)
-    same(kernels.BiasLinear.apply(x, weight, bias), F.linear(x, weight, bias), [x, weight, bias], 1e-3)
+    x, weight, bias = leaf(P, D), leaf(D, D), leaf(D)
+    leaves = [x, weight, bias] if biased else [x, weight]
+    found, passed = kernels.LinearPass.apply(x * 1, weight, bias if biased else None)
+    expected = F.linear(x, weight, bias if biased else None)
+    same(found.tanh() + passed.sin(), expected.tanh() + x.sin(), leaves, 1e-3)
 
 
 def reference(qkv: Tensor, bounds: list[int], kept: Any, dropout: float) -> Tensor:

@@ -1,5 +1,7 @@
 """Layers and losses against naive implementations written from the formulas."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -7,6 +9,7 @@ from torch import Tensor
 
 from hill.nn import TreeEncoder, labelmap, level_softmax, level_softmax_loss, nt_xent
 from hill.nn.labelmap import LabelMap
+from hill.nn.losses import dissimilarity, most_specific, share_none
 
 TREES = {
     1: [[0] * 9],
@@ -73,9 +76,11 @@ def test_the_folded_tree_encoder_equals_the_unfolded_one(height: int, readout: s
     assert torch.allclose(found.double(), expected, rtol=1e-5, atol=1e-5 * expected.abs().max().item())
 
 
-@pytest.mark.parametrize("few", [512, 0], ids=["few labels", "many labels"])
-def test_the_label_map_and_its_gradients_equal_the_unfolded_ones(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(labelmap, "FEW", few)
+@pytest.mark.parametrize("product", [True, False])
+def test_the_label_map_and_its_gradients_equal_the_unfolded_ones(
+    product: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(labelmap, "multiplies", lambda tensor, count: product)
     torch.manual_seed(0)
     parents = torch.tensor(TREES[3][0])
     folded = LabelMap(parents, 5, 0).double()
@@ -128,6 +133,89 @@ def test_nt_xent_is_cross_entropy_with_the_partner_as_target(temperature: float)
 def test_nt_xent_of_uninformed_views() -> None:
     """With all similarities equal the loss is log(2B - 1): 3.85 for B = 24."""
     assert float(nt_xent(torch.ones(24, 4), torch.ones(24, 4))) == pytest.approx(3.85, abs=0.005)
+
+
+LABEL_SETS = [{0, 1, 3}, {0, 1}, {0, 1, 4}, {0, 2, 4}, {5}, {5}, set(), {0, 1, 2, 3, 4}]
+"""Labels 1 and 2 are below 0, 3 is below 1, 4 is below both 1 and 2, 5 is alone."""
+EDGES = [(1, 0), (2, 0), (3, 1), (4, 1), (4, 2)]
+
+
+def label_matrix() -> Tensor:
+    return torch.tensor([[label in known for label in range(6)] for known in LABEL_SETS])
+
+
+def test_most_specific_labels_have_no_child_in_the_document() -> None:
+    child, parent = torch.tensor(EDGES).T
+    found = most_specific(label_matrix(), child, parent)
+    for row, known in enumerate(LABEL_SETS):
+        expected = {label for label in known if not any((c, label) in EDGES for c in known)}
+        assert set(found[row].nonzero().flatten().tolist()) == expected
+    assert most_specific(label_matrix(), child[:0], parent[:0]).equal(label_matrix().float())
+
+
+def test_negatives_follow_from_common_labels() -> None:
+    labels = label_matrix()
+    for i, one in enumerate(LABEL_SETS):
+        for j, other in enumerate(LABEL_SETS):
+            assert float(share_none(labels)[i, j]) == float(one.isdisjoint(other))
+            expected = 1 - len(one & other) / len(one | other) if one | other else 1.0
+            assert float(dissimilarity(labels)[i, j]) == pytest.approx(expected, abs=1e-7)
+
+
+def test_common_labels_are_counted_exactly_in_mixed_precision() -> None:
+    labels = torch.ones(2, 259)
+    labels[1, 257:] = 0
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert float(dissimilarity(labels)[0, 1]) == pytest.approx(2 / 259, abs=1e-7)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.1])
+def test_weighted_negatives_are_counted_that_often(temperature: float) -> None:
+    torch.manual_seed(0)
+    one, other = torch.randn(5, 8), torch.randn(5, 8)
+    weights = torch.rand(5, 5)
+    weights[0, 1] = weights[1, 0] = weights[4] = 0.0
+    rows = [*one, *other]
+    total = 0.0
+    for i, row in enumerate(rows):
+        partner = (i + 5) % 10
+        likeness = [math.exp(float(F.cosine_similarity(row, r, dim=0)) / temperature) for r in rows]
+        others = sum(float(weights[i % 5, j % 5]) * likeness[j] for j in range(10) if j % 5 != i % 5)
+        total += math.log(likeness[partner] + others) - math.log(likeness[partner])
+    assert float(nt_xent(one, other, temperature, weights)) == pytest.approx(total / 10, abs=1e-6)
+
+
+def test_negatives_of_weight_1_are_all_negatives_and_none_leave_no_loss() -> None:
+    torch.manual_seed(0)
+    one, other = torch.randn(5, 8, requires_grad=True), torch.randn(5, 8)
+    assert torch.equal(nt_xent(one, other, 0.5, torch.ones(5, 5)), nt_xent(one, other, 0.5))
+    alone = nt_xent(one, other, 0.5, torch.eye(5))
+    (gradient,) = torch.autograd.grad(alone, one)
+    assert alone.item() == 0.0 and torch.equal(gradient, torch.zeros(5, 8))
+
+
+@pytest.mark.parametrize("height", TREES)
+def test_vectors_of_leaves_are_added_before_the_child_sums(height: int) -> None:
+    """Against leaves that are there one by one: X^0 plus each label's projected vector, then level after level."""
+    torch.manual_seed(2)
+    parents = tensors(TREES[height])
+    encoder = TreeEncoder(parents, 5, 6, norm="layer").eval()
+    encoder.add_leaves(torch.randn(9, 4))
+    scramble(encoder)
+    text = torch.randn(2, 5)
+    assert encoder.leaves is not None
+    projected = [encoder.leaves.project(vector) for vector in encoder.leaves.vectors]
+    for row, found in zip(text, encoder(text), strict=True):
+        nodes = [*(naive_leaves(encoder, row) + torch.stack(projected))]
+        read = []
+        for above, net in zip(TREES[height], encoder.levels, strict=True):
+            sums = [
+                sum(node for node, parent in zip(nodes, above, strict=True) if parent == v)
+                for v in range(max(above) + 1)
+            ]
+            nodes = [net(one[None, None])[0, 0] for one in sums]
+            read.append(sum(nodes))
+        assert torch.allclose(found, encoder.align(torch.cat(read)), rtol=1e-4, atol=1e-4)
 
 
 def test_level_softmax() -> None:

@@ -22,7 +22,7 @@ class Tile(NamedTuple):
 
 
 FORWARD = Tile(4, 0, 8, 0)
-BACKWARD = Tile(2, 0, 2, 2112)
+BACKWARD = Tile(2, 0, 2, 1056)
 GELU = Tile(16, 128, 4, 4224)
 SUMS = Tile(16, 64, 4, 2112)
 
@@ -103,11 +103,13 @@ def _add_norm_backward(
 
 
 @triton.jit
-def _gelu_forward(x, bias, out, width, count, block: tl.constexpr, tanh: tl.constexpr):
-    place = tl.program_id(0) * block + tl.arange(0, block)
-    inside = place < count
-    value = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
-    value += tl.load(bias + place % width, mask=inside, other=0.0).to(tl.float32)
+def _gelu_forward(x, bias, out, rows, width, tokens: tl.constexpr, columns: tl.constexpr, tanh: tl.constexpr):
+    row = tl.program_id(0) * tokens + tl.arange(0, tokens)
+    cols = tl.program_id(1) * columns + tl.arange(0, columns)
+    inside = (row < rows)[:, None] & (cols < width)[None, :]
+    place = row[:, None] * width + cols[None, :]
+    offset = tl.load(bias + cols, mask=cols < width, other=0.0).to(tl.float32)
+    value = tl.load(x + place, mask=inside, other=0.0).to(tl.float32) + offset[None, :]
     if tanh:
         result = value * tl.sigmoid(1.5957691216057308 * (value + 0.044715 * value * value * value))
     else:
@@ -197,9 +199,9 @@ class BiasGelu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor, approximate: str) -> Tensor:
         """The activations."""
-        out = torch.empty_like(x)
-        grid = (triton.cdiv(x.numel(), 2048),)
-        _gelu_forward[grid](x, bias, out, x.shape[1], x.numel(), 2048, approximate == "tanh", num_warps=8)
+        out, (rows, width) = torch.empty_like(x), x.shape
+        grid = (triton.cdiv(rows, GELU.tokens), triton.cdiv(width, GELU.columns))
+        _gelu_forward[grid](x, bias, out, rows, width, *GELU[:2], approximate == "tanh", num_warps=GELU.warps)
         ctx.save_for_backward(x, bias)
         ctx.tanh = approximate == "tanh"
         return out
@@ -218,24 +220,32 @@ class BiasGelu(torch.autograd.Function):
         return back, sums.sum(dim=0).to(bias.dtype), None
 
 
-class BiasLinear(torch.autograd.Function):
-    """x W' + bias for x (P, D), with a fast sum over tokens for the bias's gradient."""
+class LinearPass(torch.autograd.Function):
+    """x W' + bias for x (P, D), and x itself for those that read it later: their gradient joins inside the product."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """The products."""
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The products, and x."""
         ctx.save_for_backward(x, weight)
-        return torch.addmm(bias, x, weight.T)
+        ctx.biased = bias is not None
+        return x @ weight.T if bias is None else torch.addmm(bias, x, weight.T), x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
-        """Gradients of x, weight and bias."""
+    def backward(ctx: Any, grad: Tensor, passed: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of x, weight and bias; that of what was passed on is nobody else's and is added to in place."""
         x, weight = ctx.saved_tensors
-        rows, width = grad.shape
-        grid = _grid(SUMS, rows, width)
-        sums = torch.empty(grid[0], width, device=grad.device)
-        _column_sums[grid](grad, sums, rows, width, *SUMS[:2], num_warps=SUMS.warps)
-        return grad @ weight, grad.T @ x, sums.sum(dim=0).to(grad.dtype)
+        grad = grad.contiguous()
+        sums = column_sums(grad).to(grad.dtype) if ctx.biased else None
+        return passed.addmm_(grad, weight), grad.T @ x, sums
+
+
+def column_sums(x: Tensor) -> Tensor:
+    """The sum over tokens: (P, D) to (D)."""
+    rows, width = x.shape
+    grid = _grid(SUMS, rows, width)
+    sums = torch.empty(grid[0], width, device=x.device)
+    _column_sums[grid](x, sums, rows, width, *SUMS[:2], num_warps=SUMS.warps)
+    return sums.sum(dim=0)
 
 
 def _grid(tile: Tile, rows: int, width: int) -> tuple[int, int]:

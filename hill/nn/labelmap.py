@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 FEW = 512
-"""Up to so many labels, sums over labels are matrix products."""
+"""Up to so many labels, sums over labels are matrix products on a GPU, which else would sort or add row by row."""
 
 
 class LabelMap(nn.Module):
@@ -91,13 +91,18 @@ class LabelMap(nn.Module):
 def _running(turns: Tensor) -> Tensor:
     """Sums of the first 0, 1, ..., L rows: (2, L, rows) to (2, L + 1, rows)."""
     count = turns.shape[1]
-    if count > FEW:
-        return F.pad(turns.cumsum(dim=1), (0, 0, 1, 0))
-    return turns.new_ones(count + 1, count).tril(-1) @ turns  # a product, where a GPU would add row by row
+    if multiplies(turns, count):
+        return turns.new_ones(count + 1, count).tril(-1) @ turns
+    return F.pad(turns.cumsum(dim=1), (0, 0, 1, 0))
+
+
+def multiplies(tensor: Tensor, count: int) -> bool:
+    """Whether sums over so many labels are matrix products."""
+    return tensor.is_cuda and count <= FEW
 
 
 class _Rows(torch.autograd.Function):
-    """Rows of a table by number, (R, W) to (..., W). Where it has few rows, the gradient is a product, not a sort."""
+    """Rows of a table by number: (R, W) to (..., W)."""
 
     @staticmethod
     def forward(ctx: Any, table: Tensor, numbers: Tensor) -> Tensor:
@@ -109,7 +114,7 @@ class _Rows(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (numbers,) = ctx.saved_tensors
         numbers, grad = numbers.flatten(), grad.flatten(0, -2)
-        if ctx.count > FEW:
-            return grad.new_zeros(ctx.count, grad.shape[1]).index_add(0, numbers, grad), None
-        belongs = torch.arange(ctx.count, device=grad.device)[:, None] == numbers
-        return belongs.to(grad.dtype) @ grad, None
+        if multiplies(grad, ctx.count):
+            belongs = torch.arange(ctx.count, device=grad.device)[:, None] == numbers
+            return belongs.to(grad.dtype) @ grad, None
+        return grad.new_zeros(ctx.count, grad.shape[1]).index_add(0, numbers, grad), None

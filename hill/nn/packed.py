@@ -109,7 +109,7 @@ def packed_layer(states: Tensor, weights: Layer, where: Where, shape: Shape) -> 
 def fused_layer(states: Tensor, weights: Layer, where: Where, shape: Shape) -> Tensor:
     """`packed_layer` with fused kernels, for a GPU and a Triton that compiles them: (P, D) to (P, D)."""
     kernels, (tokens, width) = _kernels(), states.shape
-    qkv = kernels.BiasLinear.apply(states, weights.attend, weights.attend_bias)
+    qkv, states = kernels.LinearPass.apply(states, weights.attend, weights.attend_bias)
     qkv = qkv.view(tokens, 3, shape.heads, width // shape.heads)
     first = 3 * shape.number
     attended = (
@@ -119,7 +119,8 @@ def fused_layer(states: Tensor, weights: Layer, where: Where, shape: Shape) -> T
     )
     norm = (weights.norm1, weights.norm1_bias, where.seeds, first + 1, shape.dropout, shape.epsilon)
     states = kernels.AddNorm.apply(states, attended @ weights.mix.T, weights.mix_bias, *norm)
-    inner = kernels.BiasGelu.apply(states @ weights.widen.T, weights.widen_bias, shape.gelu)
+    wide, states = kernels.LinearPass.apply(states, weights.widen, None)
+    inner = kernels.BiasGelu.apply(wide, weights.widen_bias, shape.gelu)
     norm = (weights.norm2, weights.norm2_bias, where.seeds, first + 2, shape.dropout, shape.epsilon)
     fed: Tensor = kernels.AddNorm.apply(states, inner @ weights.narrow.T, weights.narrow_bias, *norm)
     return fed
