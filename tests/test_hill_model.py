@@ -6,7 +6,13 @@ from typing import Any
 import pytest
 import torch
 
+from hill.data.documents import label_documents
+from hill.errors import ConfigError
+from hill.models.hill import LONGEST_NAME, TOKENS_FILE, TREE_FILE, HILLConfig
+from hill.nn import nt_xent
 from hill.taxonomy import Label, Taxonomy
+from hill.tree import build_tree
+from tests.conftest import animals_taxonomy
 from tests.made import blank_model, make_model
 from tests.test_tree import NYT, RCV1, WOS, label_graph
 
@@ -33,7 +39,7 @@ def test_contrast_is_added_with_its_weight(tiny_encoder: Path) -> None:
     model, batch = made.model.eval(), made.batch
     output = model(batch)
     text = model.text(batch.ids, batch.mask)
-    expected = model.contrast(text, model.structure(text)) * 0.1
+    expected = model.contrast(text, model.structure(text), batch.labels) * 0.1
     assert torch.allclose(output.parts["contrast"], expected)
     assert "contrast" not in make_model("hill", {"contrast": 0.0}, tiny_encoder).model(batch).parts
 
@@ -52,3 +58,96 @@ def test_many_labels_get_a_low_rank_label_map() -> None:
     taxonomy = Taxonomy([Label("r", "r")] + [Label(str(i), str(i), ("r",)) for i in range(5_500)])
     model = blank_model("hill", taxonomy, 8, {"height": 2})
     assert model.structure.labels.weight.shape == (64, 5_501)
+
+
+def leaves_of(labels: list[int]) -> set[str]:
+    """The most specific ids of a row of labels of the animals, by their definition."""
+    ids = {label.id for label, known in zip(animals_taxonomy(), labels, strict=True) if known}
+    above = {parent for label in animals_taxonomy() if label.id in ids for parent in label.parents}
+    return ids - above
+
+
+@pytest.mark.parametrize("negatives", ["all", "others", "weighted"])
+def test_documents_with_like_labels_are_negatives_as_asked(negatives: str, tiny_encoder: Path) -> None:
+    made = make_model("hill", {"negatives": negatives}, tiny_encoder)
+    model, batch = made.model.eval(), made.batch
+    labels = batch.labels
+    assert labels is not None
+    rows = labels.int().tolist()
+    sets = [{i for i, known in enumerate(row) if known} for row in rows]
+    weights = torch.ones(16, 16)
+    for i in range(16):
+        for j in range(16):
+            if negatives == "others":
+                weights[i, j] = float(leaves_of(rows[i]).isdisjoint(leaves_of(rows[j])))
+            elif negatives == "weighted":
+                weights[i, j] = 1 - len(sets[i] & sets[j]) / len(sets[i] | sets[j])
+    assert negatives == "all" or 0 < float((weights == 0).float().mean()) < 1
+    text = model.text(batch.ids, batch.mask)
+    views = model.text_view(text), model.tree_view(model.structure(text))
+    expected = nt_xent(*views, 1.0, None if negatives == "all" else weights) * 0.1
+    assert torch.allclose(model(batch).parts["contrast"], expected, atol=1e-7)
+
+
+def test_a_shared_view_reads_both_vectors(tiny_encoder: Path) -> None:
+    made = make_model("hill", {"views": "shared"}, tiny_encoder)
+    own = make_model("hill", {}, tiny_encoder).model
+    model = made.model.eval()
+    text = model.text(made.batch.ids, made.batch.mask)
+    expected = nt_xent(model.text_view(text), model.text_view(model.structure(text)))
+    assert torch.allclose(model.contrast(text, model.structure(text), made.batch.labels), expected)
+    missing = set(own.state_dict()) - set(model.state_dict())
+    assert missing == {f"tree_view.{layer}.{kind}" for layer in (0, 2) for kind in ("weight", "bias")}
+
+
+@pytest.mark.parametrize("text", ["transformer", "rcnn"])
+def test_leaves_start_as_the_mean_of_their_words(text: str, tiny_encoder: Path) -> None:
+    """Without [CLS] and [SEP]; the words of the description count, and a label without any starts at 0."""
+    made = make_model("hill", {"text": text, "word_width": 6, "word_count": 1}, tiny_encoder)
+    names = ["wing sky", "fur", "[UNK]" if text == "transformer" else "", "tail " * 100]
+    taxonomy = Taxonomy(
+        [Label("0", "wing", (), "sky"), Label("1", "fur"), Label("2", "?", ("0",)), Label("3", names[3], ("1",))]
+    )
+    tokenizer, config = made.stored.tokenizer, HILLConfig(leaves="names", height=2)
+    assets = type(made.model).prepare(label_documents(["x"], [["0"]], taxonomy), taxonomy, config, tokenizer)
+    tokens = [[tokenizer.token_to_id(word) for word in name.split()][:LONGEST_NAME] for name in names]
+    assert assets[TOKENS_FILE] == tokens and len(tokens[3]) == 64
+    model = type(made.model)(made.model.text, taxonomy, config, assets)
+    table = made.model.text.words if text == "rcnn" else made.model.text.encoder.embeddings.word_embeddings
+    for vector, ids in zip(model.structure.leaves.vectors, tokens, strict=True):
+        mean = sum(table.weight[i] for i in ids) / len(ids) if ids else torch.zeros(table.weight.shape[1])
+        assert torch.allclose(vector, mean, atol=1e-6)
+
+
+def test_names_of_labels_change_what_the_structure_says(tiny_encoder: Path) -> None:
+    made = make_model("hill", {"leaves": "names"}, tiny_encoder)
+    model = made.model.eval()
+    text = model.text(made.batch.ids, made.batch.mask)
+    before = model.structure(text)
+    with torch.no_grad():
+        model.structure.leaves.vectors[3] += 1
+    assert not torch.allclose(model.structure(text), before)
+
+
+@pytest.mark.parametrize("method", ["random", "taxonomy"])
+def test_a_control_is_the_tree_that_is_used(method: str, tiny_encoder: Path) -> None:
+    made = make_model("hill", {"method": method, "height": 2}, tiny_encoder)
+    assert made.model.tree == build_tree(animals_taxonomy(), 2, method).tree
+    assert len(made.model.assets[TREE_FILE]["parents"]) == 2
+
+
+def test_a_text_rcnn_is_as_wide_as_its_filters(tiny_encoder: Path) -> None:
+    made = make_model("hill", {"text": "rcnn", "word_width": 6, "gru_width": 5, "word_count": 1}, tiny_encoder)
+    assert made.model.text.width == 300 and made.model.head.in_features == 600
+    assert made.model.structure.features[0].in_features == 300 and not hasattr(made.model.config, "recursive")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("negatives", "some"), ("views", "both"), ("leaves", "texts"), ("method", "best"), ("text", "words")],
+)
+def test_unknown_options(setting: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"unknown model.{setting} '{value}'"):
+        HILLConfig(**{setting: value})
+    with pytest.raises(ConfigError, match=r"model\.filters is 0; expected at least 1"):
+        HILLConfig(filters=0)

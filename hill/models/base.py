@@ -66,6 +66,8 @@ class HTCModel(nn.Module):
     Config: ClassVar[type[ModelConfig]] = ModelConfig
     closed: ClassVar[bool] = False
     """Fitted at once by `fit`, not step by step."""
+    stage: str = ""
+    """The one of `stages` under way; none in a training of one stage, where all losses count."""
     text: TextEncoder
 
     def __init__(self, text: TextEncoder, taxonomy: Taxonomy, config: Any, assets: Mapping[str, Any]) -> None:
@@ -99,6 +101,11 @@ class HTCModel(nn.Module):
     def by_vector(self) -> bool:
         """Whether a document's vector is enough; if so, batches may be packed, and there can be a head start."""
         return False
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The stages of a training of two: the loss that alone counts in the first, and in the second; none if not."""
+        return ()
 
     @abstractmethod
     def forward(self, batch: Batch) -> Output:

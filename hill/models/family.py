@@ -1,4 +1,4 @@
-"""What TextRCNN, HiAGM, HTCInfoMax, HiMatch and HiTIN share: either text encoder, and HiAGM's training habits."""
+"""What TextRCNN, HiAGM, HTCInfoMax, HiMatch and HiTIN share: either text encoder, as HILL has, and HiAGM's habits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from hill.taxonomy import Taxonomy
 
 
 @dataclass(frozen=True)
-class FamilyConfig(ModelConfig):
+class TextConfig(ModelConfig):
     """Settings of the models that exist with a TextRCNN and with a transformer."""
 
     TEXTS: ClassVar[tuple[str, ...]] = ("transformer", "rcnn")
@@ -39,6 +39,19 @@ class FamilyConfig(ModelConfig):
     """rcnn: filters of each of the kernels 2, 3 and 4."""
     top: int = 1
     """rcnn: how many of the largest values over time a filter gives."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("word_width", "gru_width", "gru_layers", "filters", "top", "word_count"):
+            at_least(getattr(self, name), 1, f"model.{name}")
+        at_least(self.vocabulary, 3, "model.vocabulary")
+        at_least(self.word_dropout, 0, "model.word_dropout")
+
+
+@dataclass(frozen=True)
+class FamilyConfig(TextConfig):
+    """Settings that HiAGM and the models after it have too."""
+
     recursive: float = 1e-6
     """Weight of the recursive regularisation, which draws a label's row of the head to that of its parent."""
     logit_dropout: float = 0.0
@@ -46,11 +59,8 @@ class FamilyConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("word_width", "gru_width", "gru_layers", "filters", "top", "word_count"):
-            at_least(getattr(self, name), 1, f"model.{name}")
-        at_least(self.vocabulary, 3, "model.vocabulary")
-        for name in ("recursive", "logit_dropout", "word_dropout"):
-            at_least(getattr(self, name), 0, f"model.{name}")
+        at_least(self.recursive, 0, "model.recursive")
+        at_least(self.logit_dropout, 0, "model.logit_dropout")
 
 
 class FamilyHead(nn.Linear):

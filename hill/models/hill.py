@@ -4,34 +4,41 @@ Zhu et al., HILL: Hierarchy-aware Information Lossless Contrastive Learning for 
 NAACL 2024. Where the paper and its released code differ, the docstrings say which side is taken.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from hill.data import Documents
 from hill.models.base import ModelConfig, VectorModel, total
-from hill.nn import TextEncoder, TreeEncoder, nt_xent
+from hill.models.family import TextConfig
+from hill.nn import RCNN, TextEncoder, TreeEncoder, nt_xent
 from hill.nn.graph import LAYERS, GraphEncoder
+from hill.nn.losses import dissimilarity, most_specific, share_none
 from hill.nn.structure import StructureEncoder
 from hill.nn.text import initialise
 from hill.settings import at_least, one_of
 from hill.taxonomy import Taxonomy
-from hill.tree import METHODS, CodingTree, build_tree
+from hill.tree import CONTROLS, METHODS, CodingTree, build_tree
 from hill.types import Output
 
 STRUCTURES = ("tree", *LAYERS)
 CLASSIFIERS = ("concat", "text", "tree", "residual")
+NEGATIVES = ("all", "others", "weighted")
 FULL_RANK = 5_000
 LOW_RANK = 64
 TREE_FILE = "coding_tree.json"
+TOKENS_FILE = "label_tokens.json"
+LONGEST_NAME = 64
+"""Tokens that are read of a label's name and description."""
 
 
 @dataclass(frozen=True)
-class HILLConfig(ModelConfig):
+class HILLConfig(TextConfig):
     """Settings of HILL."""
 
     structure: str = "tree"
@@ -41,11 +48,20 @@ class HILLConfig(ModelConfig):
     height: int = 3
     """Height K of the coding tree; 1 is the paper's ablation without Algorithm 1."""
     method: str = "paper"
-    """Builder of the coding tree: paper, authors or refined."""
+    """Builder of the coding tree: paper, authors or refined; as controls random, with the level sizes of refined, or
+    taxonomy, the taxonomy itself."""
+    leaves: str = "none"
+    """What labels bring into the structure: none, as in the paper, or names: a vector each, learned from the start that
+    the words of name and description give it."""
     contrast: float = 0.1
     """Weight λ of the contrastive loss; 0 is the paper's ablation without it."""
     temperature: float = 1.0
     """Temperature τ of the contrastive loss."""
+    negatives: str = "all"
+    """What a document is contrasted with: all others of the batch, as in the paper; others: those that share none of
+    its most specific labels; weighted: all, each by 1 - the Jaccard similarity of the labels."""
+    views: str = "own"
+    """Projectors of the contrastive loss: each view its own, as in the paper, or one shared by both."""
     classifier: str = "concat"
     """What the classifier reads: concat [h_D; h_T], text h_D, tree h_T, residual h_D + h_T."""
     hidden: int = 0
@@ -62,7 +78,10 @@ class HILLConfig(ModelConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of(self.structure, STRUCTURES, "model.structure")
-        one_of(self.method, METHODS, "model.method")
+        one_of(self.method, (*METHODS, *CONTROLS), "model.method")
+        one_of(self.leaves, ("none", "names"), "model.leaves")
+        one_of(self.negatives, NEGATIVES, "model.negatives")
+        one_of(self.views, ("own", "shared"), "model.views")
         one_of(self.classifier, CLASSIFIERS, "model.classifier")
         one_of(self.readout, ("sum", "mean", "max"), "model.readout")
         one_of(self.norm, ("batch", "layer"), "model.norm")
@@ -80,54 +99,82 @@ class HILL(VectorModel):
     config: HILLConfig
     tree: CodingTree
     """The coding tree, where the structure is one."""
+    tree_view: nn.Sequential | None
+    child: Tensor
+    parent: Tensor
 
     def __init__(self, text: TextEncoder, taxonomy: Taxonomy, config: HILLConfig, assets: Mapping[str, Any]) -> None:
         super().__init__(text, taxonomy, config, assets)
         width, labels = text.width, len(taxonomy)
+        for name, ends in zip(("child", "parent"), taxonomy.edge_array.T, strict=True):
+            self.register_buffer(name, torch.from_numpy(ends.copy()), persistent=False)
         if config.structure == "tree":
             self.tree = CodingTree(assets[TREE_FILE]["parents"])
-        self.structure = self._structure(taxonomy)
+        self.structure = self._structure(labels)
         self.head = nn.Linear(2 * width if config.classifier == "concat" else width, labels)
-        self.text_view, self.tree_view = _projector(width), _projector(width)
+        self.text_view = _projector(width)
+        self.tree_view = _projector(width) if config.views == "own" else None
         for part in (self.head, self.text_view, self.tree_view):
-            initialise(part)
+            if part is not None:
+                initialise(part)
+        if config.leaves == "names":
+            self.structure.add_leaves(_word_means(text, assets[TOKENS_FILE]))
 
     @classmethod
     def prepare(
         cls, documents: Documents, taxonomy: Taxonomy, config: HILLConfig, tokenizer: Tokenizer
     ) -> dict[str, Any]:
-        """The coding tree, where the structure is one, beside what every model knows."""
+        """The coding tree and the tokens of the labels, where they are used, beside what every model knows."""
         known = super().prepare(documents, taxonomy, config, tokenizer)
-        if config.structure != "tree":
-            return known
-        tree = build_tree(taxonomy, config.height, config.method).tree
-        return known | {TREE_FILE: {"parents": [parents.tolist() for parents in tree.parents]}}
+        if config.structure == "tree":
+            tree = build_tree(taxonomy, config.height, config.method).tree
+            known[TREE_FILE] = {"parents": [parents.tolist() for parents in tree.parents]}
+        if config.leaves == "names":
+            known[TOKENS_FILE] = _label_tokens(taxonomy, tokenizer)
+        return known
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """Contrast first, then labels; not where the contrast is left out."""
+        return ("contrast", "labels") if self.config.contrast else ()
 
     def classify(self, text: Tensor, labels: Tensor | None = None) -> Output:
-        """h_D (B, D) to logits (B, L); with labels the loss L_C + λ L_clr."""
+        """h_D (B, D) to logits (B, L); with labels the loss L_C + λ L_clr, or in a stage one of the two unweighted."""
         tree = self.structure(text)  # h_T (B, D)
         logits = self.head(self._read(text, tree))
         if labels is None:
             return Output(logits)
-        parts = {"labels": self.label_loss(logits, labels)}
-        if self.config.contrast:
-            parts["contrast"] = self.config.contrast * self.contrast(text, tree)
+        parts = {}
+        if self.stage != "contrast":
+            parts["labels"] = self.label_loss(logits, labels)
+        if self.config.contrast and self.stage != "labels":
+            weight = 1.0 if self.stage else self.config.contrast
+            parts["contrast"] = weight * self.contrast(text, tree, labels)
         return total(logits, parts)
 
-    def contrast(self, text: Tensor, tree: Tensor) -> Tensor:
-        """L_clr: a document's text and tree vectors are partners, all others of the batch are not."""
-        return nt_xent(self.text_view(text), self.tree_view(tree), self.config.temperature)
+    def contrast(self, text: Tensor, tree: Tensor, labels: Tensor) -> Tensor:
+        """L_clr: a document's text and tree vectors are partners, those of other documents negatives."""
+        tree_view = self.text_view if self.tree_view is None else self.tree_view
+        return nt_xent(self.text_view(text), tree_view(tree), self.config.temperature, self._negatives(labels))
 
-    def _structure(self, taxonomy: Taxonomy) -> StructureEncoder:
-        config, width, labels = self.config, self.text.width, len(taxonomy)
+    def _negatives(self, labels: Tensor) -> Tensor | None:
+        """How much each document is a negative of each other: (B, L) to (B, B), or none for all alike."""
+        match self.config.negatives:
+            case "others":
+                return share_none(most_specific(labels, self.child, self.parent))
+            case "weighted":
+                return dissimilarity(labels)
+        return None
+
+    def _structure(self, labels: int) -> StructureEncoder:
+        config, width = self.config, self.text.width
         rank = config.label_rank or (0 if labels <= FULL_RANK else LOW_RANK)
         shared = (config.readout, config.norm, config.dropout, config.readout_dropout, rank)
         if config.structure == "tree":
             parents = [torch.from_numpy(above.copy()) for above in self.tree.parents]
             return TreeEncoder(parents, width, config.hidden or width, *shared)
-        child, parent = (torch.from_numpy(ends.copy()) for ends in taxonomy.edge_array.T)
         hidden, layers = config.hidden or width, config.layers
-        return GraphEncoder(config.structure, child, parent, labels, width, hidden, layers, *shared)
+        return GraphEncoder(config.structure, self.child, self.parent, labels, width, hidden, layers, *shared)
 
     def _read(self, text: Tensor, tree: Tensor) -> Tensor:
         match self.config.classifier:
@@ -145,6 +192,21 @@ class HILL(VectorModel):
         if self.config.classifier != "tree":
             self.head.weight[:, : weight.shape[1]] = weight
         self.head.bias.copy_(bias)
+
+
+def _label_tokens(taxonomy: Taxonomy, tokenizer: Tokenizer) -> list[list[int]]:
+    """The tokens of each label's name and description, those that frame every text left out."""
+    texts = [f"{label.name} {label.description}" for label in taxonomy]
+    return [encoding.ids[:LONGEST_NAME] for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+
+
+@torch.no_grad()
+def _word_means(text: Any, tokens: Sequence[Sequence[int]]) -> Tensor:
+    """The mean of the encoder's word vectors over the tokens of each label, 0 where there are none: (L, S)."""
+    words = text.words if isinstance(text, RCNN) else text.encoder.get_input_embeddings()
+    counts = torch.tensor([len(ids) for ids in tokens])
+    ids = torch.tensor([token for each in tokens for token in each], dtype=torch.long)
+    return F.embedding_bag(ids, words.weight, counts.cumsum(0) - counts, mode="mean").float()
 
 
 def _projector(width: int) -> nn.Sequential:

@@ -7,17 +7,49 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def nt_xent(one: Tensor, other: Tensor, temperature: float = 1.0) -> Tensor:
+def nt_xent(one: Tensor, other: Tensor, temperature: float = 1.0, negatives: Tensor | None = None) -> Tensor:
     """NT-Xent over both views of every document, as the released code computes it.
 
     Row i of `one` and row i of `other` (B, D) are partners; every other row of either view is a negative. Similarity is
     the cosine divided by the temperature; the loss is the mean of 2B cross entropies, each with the partner as target.
+    With `negatives` (B, B), row j of either view counts that many times in the denominators of document i, 0 leaving
+    it out; the diagonal is not read.
     """
     views = F.normalize(torch.cat([one, other]).float(), dim=1)  # (2B, D)
-    similarity = views @ views.T / temperature  # (2B, 2B)
+    with torch.autocast(views.device.type, enabled=False):  # a low temperature would magnify what bf16 rounds away
+        similarity = views @ views.T / temperature  # (2B, 2B)
+    if negatives is not None:
+        weights = negatives.float().log().fill_diagonal_(0.0)  # partners count once
+        similarity = similarity + weights.repeat(2, 2)
     similarity.fill_diagonal_(float("-inf"))
     partner = torch.arange(len(views), device=views.device).roll(len(one))
     return F.cross_entropy(similarity, partner)
+
+
+def most_specific(labels: Tensor, child: Tensor, parent: Tensor) -> Tensor:
+    """The labels of each document without those that have a child in it: (B, L) to (B, L), along these edges."""
+    known = labels.float()
+    below = torch.zeros_like(known).index_add(1, parent, known[:, child])  # (B, L)
+    return known * (below == 0)
+
+
+def share_none(labels: Tensor) -> Tensor:
+    """1 for two documents without a common label, else 0: (B, L) to (B, B)."""
+    return (_common(labels) == 0).float()
+
+
+def dissimilarity(labels: Tensor) -> Tensor:
+    """1 - Jaccard similarity of the labels of two documents, 1 where neither has any: (B, L) to (B, B)."""
+    common = _common(labels)
+    counts = labels.float().sum(dim=1)
+    either = counts[:, None] + counts - common
+    return 1 - common / either.clamp(min=1)
+
+
+def _common(labels: Tensor) -> Tensor:
+    """How many labels two documents share: (B, L) to (B, B)."""
+    with torch.autocast(labels.device.type, enabled=False):  # bf16 counts to 256 only
+        return labels.float() @ labels.float().T
 
 
 def level_softmax(logits: Tensor, levels: Sequence[Tensor]) -> Tensor:

@@ -21,6 +21,8 @@ class StructureEncoder(nn.Module):
     """
 
     align: nn.Sequential
+    leaves: "LeafVectors | None"
+    """What labels bring along beside what the projector gives them; nothing in the paper."""
 
     def __init__(
         self, parents: Tensor, nodes: int, width: int, hidden: int, readout: str, dropout: float, label_rank: int
@@ -32,6 +34,7 @@ class StructureEncoder(nn.Module):
         )
         self.labels = LabelMap(parents, nodes, label_rank)
         self.dropout = nn.Dropout(dropout)
+        self.leaves = None
 
     @abstractmethod
     def layers(self, received: Tensor) -> Iterator[Tensor]:
@@ -40,10 +43,16 @@ class StructureEncoder(nn.Module):
     def forward(self, text: Tensor) -> Tensor:
         """Vectors of documents to vectors that passed through the structure: (B, D) to (B, D)."""
         with torch.autocast(text.device.type, enabled=False):
-            received = self.dropout(self.labels(self.features(text.float())).transpose(1, 2))  # (B, N, D)
+            received = self.labels(self.features(text.float())).transpose(1, 2)  # (B, N, D)
+            received = self.dropout(received if self.leaves is None else received + self.leaves())
         read = [self._read(nodes) for nodes in self.layers(received)]
         aligned: Tensor = self.align(torch.cat(read, dim=1))
         return aligned
+
+    def add_leaves(self, vectors: Tensor) -> None:
+        """Let each label enter with a learned vector of its own too, which starts from a row of these: (L, S)."""
+        hidden = self.features[0].out_features
+        self.leaves = LeafVectors(vectors, self.labels.parents, self.labels.nodes, int(hidden))  # type: ignore[arg-type]
 
     def _read(self, nodes: Tensor) -> Tensor:
         """η: one vector of a layer's nodes, (B, N, D) to (B, D)."""
@@ -96,6 +105,30 @@ class TreeEncoder(StructureEncoder):
         above = self.get_buffer(f"parents{level}")
         sums = nodes.new_zeros(len(nodes), self.sizes[level + 1], nodes.shape[2])
         return sums.index_add(1, above, nodes)
+
+
+class LeafVectors(nn.Module):
+    """A learned vector for each label, summed for the node that receives it, then projected.
+
+    As the projection is linear, this is the sum of the projected vectors; its cost depends neither on the documents
+    nor, but for the sum itself, on the number of labels.
+    """
+
+    parents: Tensor
+
+    def __init__(self, vectors: Tensor, parents: Tensor, nodes: int, hidden: int) -> None:
+        super().__init__()
+        self.nodes = nodes
+        self.register_buffer("parents", parents, persistent=False)
+        self.vectors = nn.Parameter(vectors.detach().clone())
+        self.project = nn.Linear(vectors.shape[1], hidden, bias=False)
+        initialise(self)
+
+    def forward(self) -> Tensor:
+        """What each node receives of its labels: (N, D)."""
+        sums = self.vectors.new_zeros(self.nodes, self.vectors.shape[1]).index_add(0, self.parents, self.vectors)
+        projected: Tensor = self.project(sums)
+        return projected
 
 
 class LevelNet(nn.Module):

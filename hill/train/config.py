@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 
+from hill.errors import ConfigError
 from hill.settings import at_least, one_of
 
 PRECISIONS = ("auto", "bf16", "fp32")
 SCHEDULES = ("constant", "linear")
 HEAD_STARTS = ("auto", "on", "off")
+STAGES = ("one", "two")
 SHORT = 3
 METRICS = ("micro_f1", "macro_f1", "hierarchical_f1", "subset_accuracy")
 
@@ -51,6 +53,10 @@ class TrainConfig:
     """Passes over the vectors in the head start."""
     head_lr: float = 3e-3
     """Learning rate of the head start."""
+    stages: str = "one"
+    """one: all losses at once; two, with hill: the contrastive loss alone first, then that of the labels alone."""
+    contrast_epochs: int = 2
+    """With two stages, how many of the epochs are the first; none of these can be the best."""
     plain: bool = False
     """The slow and obvious loop: fp32, padded batches, no CUDA graphs."""
     compile: bool = False
@@ -65,7 +71,8 @@ class TrainConfig:
         one_of(self.schedule, SCHEDULES, "train.schedule")
         one_of(self.metric, METRICS, "train.metric")
         one_of(self.head_start, HEAD_STARTS, "train.head_start")
-        for name in ("epochs", "batch_size", "accumulate", "patience"):
+        one_of(self.stages, STAGES, "train.stages")
+        for name in ("epochs", "batch_size", "accumulate", "patience", "contrast_epochs"):
             at_least(getattr(self, name), 1, f"train.{name}")
         for name in (
             "encoder_lr",
@@ -79,10 +86,29 @@ class TrainConfig:
             "checkpoint_seconds",
         ):
             at_least(getattr(self, name), 0, f"train.{name}")
+        if self.stages == "two":
+            self._check_two_stages()
+
+    def _check_two_stages(self) -> None:
+        if self.contrast_epochs >= self.epochs:
+            raise ConfigError(
+                f"train.contrast_epochs is {self.contrast_epochs}, which leaves none of train.epochs={self.epochs} "
+                "to the second stage; set it lower, or train.stages=one"
+            )
+        if self.head_start == "on":
+            raise ConfigError(
+                "train.head_start is 'on', but train.stages is 'two', where the contrastive loss comes first; "
+                "use auto or off"
+            )
+
+    @property
+    def first_epochs(self) -> int:
+        """Epochs of a first stage; 0 where there is but one."""
+        return self.contrast_epochs if self.stages == "two" else 0
 
     @property
     def starts_head(self) -> bool:
         """Whether there is a head start: for the first 3 of 6 epochs of HILL a training with it was ahead, then not."""
-        return bool(self.head_epochs) and (
+        return bool(self.head_epochs and self.stages == "one") and (
             self.head_start == "on" or (self.head_start == "auto" and self.epochs <= SHORT)
         )

@@ -25,6 +25,15 @@ class GraphedSteps(PackedSteps):
         self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._documents = torch.zeros(session.config.batch_size, dtype=torch.int64, device=session.device)
 
+    def begin(self, stage: str) -> None:
+        """Take the steps of this stage from here on, with new recordings: it has other losses and other gradients."""
+        if stage != self.session.model.stage:
+            torch.cuda.synchronize()  # the last replay may be under way
+            self._graphs.clear()
+            self._seen.clear()
+            self._pool = torch.cuda.graph_pool_handle()
+        super().begin(stage)
+
     def take(self, group: list[IntArray]) -> Taken:
         """One step on this batch."""
         (documents,) = group

@@ -67,7 +67,11 @@ def train(session: Session, data: Split, dev: Split | None, taxonomy: Taxonomy) 
         return
     steps = make_steps(session, data)
     total = config.epochs * math.ceil(math.ceil(len(data) / config.batch_size) / config.accumulate)
-    while progress.epoch < config.epochs and progress.epoch - progress.best_epoch < config.patience:
+    while (
+        progress.epoch < config.epochs
+        and progress.epoch - max(progress.best_epoch, config.first_epochs) < config.patience
+    ):
+        steps.begin(_stage(session))
         model.train()
         order = steps.order(progress.epoch)
         for start in range(progress.position, len(order), config.accumulate):
@@ -82,6 +86,12 @@ def train(session: Session, data: Split, dev: Split | None, taxonomy: Taxonomy) 
         yield _finish_epoch(session, dev, taxonomy)
 
 
+def _stage(session: Session) -> str:
+    """The stage of the epoch that begins; it follows from the number of the epoch, also when resumed."""
+    config = session.config
+    return session.model.stages[session.progress.epoch >= config.first_epochs] if config.first_epochs else ""
+
+
 def _finish_epoch(session: Session, dev: Split | None, taxonomy: Taxonomy) -> Epoch:
     progress = session.progress
     metrics = score_split(session, dev, taxonomy) if dev else {}
@@ -90,7 +100,7 @@ def _finish_epoch(session: Session, dev: Split | None, taxonomy: Taxonomy) -> Ep
         raise HillError(
             f"dev {session.config.metric} is {value} after epoch {progress.epoch}; lower the learning rates"
         )
-    improved = value > progress.best
+    improved = value > progress.best and progress.epoch > session.config.first_epochs
     if improved:
         progress.best, progress.best_epoch = value, progress.epoch
     progress.history.append({"epoch": progress.epoch, **{k: v for k, v in metrics.items() if k != "levels"}})

@@ -11,6 +11,7 @@ from scipy.sparse import csr_array
 from torch.utils.checkpoint import checkpoint
 
 from hill.data.tokens import Tokens
+from hill.errors import ConfigError
 from hill.models import HTCModel
 from hill.nn import Transformer
 from hill.train.config import TrainConfig
@@ -52,6 +53,11 @@ class Session:
     progress: Progress = field(default_factory=Progress)
 
     def __post_init__(self) -> None:
+        if self.config.stages == "two" and not self.model.stages:
+            raise ConfigError(
+                "train.stages is 'two', but this model has no contrastive loss that could be trained first; "
+                "set train.stages=one, or use model hill with model.contrast above 0"
+            )
         self.model.to(self.device)
         self._set_up_encoder()
         self.optimiser = make_optimiser(self.model, self.config, self.packed and self.device.type == "cuda")

@@ -28,6 +28,10 @@ class Steps:
         self.session = session
         self.data = data
 
+    def begin(self, stage: str) -> None:
+        """Take the steps of this stage of the model from here on."""
+        self.session.model.stage = stage
+
     def order(self, epoch: int) -> list[IntArray]:
         """The documents of each batch of an epoch."""
         config = self.session.config

@@ -9,6 +9,7 @@ from hill.errors import ConfigError
 from hill.taxonomy import Taxonomy
 from hill.tree.authors import build_authors
 from hill.tree.coding_tree import CodingTree
+from hill.tree.controls import build_random, build_taxonomy
 from hill.tree.entropy import entropy_by_level
 from hill.tree.graph import Graph
 from hill.tree.paper import build_paper
@@ -19,6 +20,8 @@ METHODS: dict[str, Callable[[Graph, int], CodingTree]] = {
     "authors": build_authors,
     "refined": build_refined,
 }
+CONTROLS: dict[str, Callable[[Taxonomy, int], CodingTree]] = {"random": build_random, "taxonomy": build_taxonomy}
+"""Methods that look for no good tree, to compare the others with."""
 TRIANGLE = [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
 
 
@@ -53,12 +56,13 @@ class BuiltTree:
 
 def build_tree(taxonomy: Taxonomy, height: int, method: str = "refined") -> BuiltTree:
     """The coding tree of a taxonomy's label graph, every label a leaf, in the taxonomy's order."""
-    if method not in METHODS:
-        raise ConfigError(f"unknown method '{method}'; expected {', '.join(METHODS)}")
-    METHODS[method](Graph.from_adjacency(TRIANGLE), 3)  # compiles, so that only building is timed
+    if method not in (*METHODS, *CONTROLS):
+        raise ConfigError(f"unknown method '{method}'; expected {', '.join((*METHODS, *CONTROLS))}")
+    if method in METHODS:
+        METHODS[method](Graph.from_adjacency(TRIANGLE), 3)  # compiles, so that only building is timed
     graph = Graph.from_adjacency(taxonomy.graph())
     start = time.perf_counter()
-    tree = METHODS[method](graph, height)
+    tree = METHODS[method](graph, height) if method in METHODS else CONTROLS[method](taxonomy, height)
     seconds = time.perf_counter() - start
     flat = float(entropy_by_level(graph, CodingTree([[0] * len(graph)])).sum())
     return BuiltTree(method, tree, tuple(entropy_by_level(graph, tree).tolist()), flat, seconds)
