@@ -27,7 +27,7 @@ $(VENV)/demo: $(VENV)/core
 	@touch $@
 
 $(VENV)/test: $(VENV)/core
-	$(INSTALL) -e '.[dev,data,skos,sklearn,plot,demo,gnn]'
+	$(INSTALL) -e '.[dev,data,skos,sklearn,plot,demo,gnn,onnx]'
 	@touch $@
 
 demo: $(VENV)/demo ## train, evaluate and try a model on embedded data

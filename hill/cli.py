@@ -165,15 +165,13 @@ def settings(model: Annotated[str, typer.Option(help="Name of the model.")] = "h
     Console().print(table)
 
 
-Model = Annotated[Path, typer.Argument(help="Folder of a trained model.")]
+Model = Annotated[Path, typer.Argument(help="Folder of a trained model, or of an exported one.")]
 
 
 @app.command()
 def evaluate(model: Model, data: Data, as_json: Json = False) -> None:
     """Score a model on data: of a folder, its test split."""
-    from hill.classifier import HillClassifier
-
-    result = HillClassifier.load(model).evaluate(data)
+    result = _load(model).evaluate(data)
     if as_json:
         print(json.dumps(result))
     else:
@@ -189,13 +187,12 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Predict the labels of texts."""
-    from hill.classifier import HillClassifier
     from hill.engines.local import predict_file, prediction_document
     from hill.errors import ConfigError
 
     if (source is None) != (target is None) or (source and texts):
         raise ConfigError("give texts, or --input and --output together")
-    classifier = HillClassifier.load(model)
+    classifier = _load(model)
     if source and target:
         with _counting("documents") as tick:
             count = predict_file(classifier, source, target, tick)
@@ -212,6 +209,20 @@ def predict(
 
 
 @app.command()
+def export(
+    model: Annotated[Path, typer.Argument(help="Folder of a trained model.")],
+    onnx: Annotated[Path, typer.Option(help="Folder for the ONNX graph and all that predicting needs.")],
+    int8: Annotated[bool, typer.Option(help="In 8-bit integers: faster on a CPU, scores differ a little.")] = True,
+) -> None:
+    """Export a model for fast prediction on a CPU; `hill predict` and `hill evaluate` take the folder."""
+    from hill.classifier import HillClassifier
+    from hill.export.onnx import export_onnx
+
+    export_onnx(HillClassifier.load(model, device="cpu"), onnx, int8)
+    print(f'exported to {onnx}; try: hill predict {onnx} "a text"')
+
+
+@app.command()
 def demo(
     categories: Annotated[bool, typer.Option("--categories", help="Code to 1,918 categories, not blocks.")] = False,
     out: Annotated[Path, typer.Option(help="Folder for the model.")] = Path("runs/demo"),
@@ -220,6 +231,66 @@ def demo(
     from hill.demo import run_demo
 
     run_demo(categories, out)
+
+
+@app.command()
+def experiment(
+    name: Annotated[str, typer.Argument(help="main-table, ablation, heights, trees or cost.")],
+    data: Annotated[Path, typer.Option(help="Folder with train, dev and test files.")],
+    out: Annotated[Path, typer.Option(help="Folder for runs, tables and figures; experiments may share it.")],
+    taxonomy: Annotated[Path | None, typer.Option(help="Default: the file taxonomy.* of the data folder.")] = None,
+    encoder: Annotated[str | None, typer.Option(help="Text encoder of all rows that have one.")] = None,
+    seeds: Annotated[str, typer.Option(help="How many seeds, or which: 7,8,9.")] = "5",
+    rows: Annotated[Path | None, typer.Option(help="Folder with one TOML a row.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Run this row alone; may be repeated.")] = None,
+    assignments: Annotated[list[str] | None, typer.Option("--set", help="A setting of all rows.")] = None,
+    keep_models: Annotated[bool, typer.Option("--keep-models", help="Keep trained models under OUT/models.")] = False,
+) -> None:
+    """Make a table of the paper on any data: runs what is missing, keeps what is done, writes table and report."""
+    from hill.experiment.program import run_experiment
+
+    page = run_experiment(
+        name,
+        data,
+        out,
+        taxonomy=taxonomy,
+        encoder=encoder,
+        seeds=seeds,
+        rows=rows,
+        only=only or [],
+        assignments=assignments or [],
+        models=out / "models" if keep_models else None,
+    )
+    print(page.text)
+    for file in page.files:
+        print(file)
+    raise typer.Exit(1 if page.failed else 0)
+
+
+Run = Annotated[Path, typer.Argument(help="Folder of a run of `hill experiment`, or its file of predictions.")]
+
+
+@app.command()
+def compare(
+    a: Run,
+    b: Run,
+    decoding: Annotated[str, typer.Option(help="raw: threshold 0.5 as in the paper; tuned: that of dev.")] = "tuned",
+    resamples: Annotated[int, typer.Option(help="How often documents are drawn.")] = 10_000,
+    seed: Annotated[int, typer.Option(help="Fixes what is drawn.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Tell whether two runs differ on the same test documents: paired bootstrap and approximate randomisation."""
+    from hill.experiment.compare import compare_runs
+
+    found = compare_runs(a, b, decoding, resamples, seed)
+    if as_json:
+        print(json.dumps([difference.document() for difference in found]))
+        return
+    print(f"{'':16}{'A':>9}{'B':>9}{'B - A':>9}   95 % interval      p bootstrap  p randomisation")
+    for of in found:
+        values = f"{100 * of.a:9.2f}{100 * of.b:9.2f}{100 * of.difference:+9.2f}"
+        interval = f"{100 * of.low:+7.2f} {100 * of.high:+7.2f}"
+        print(f"{of.measure:16}{values}   {interval}    {of.p_bootstrap:11.4f}  {of.p_randomisation:15.4f}")
 
 
 data_app = typer.Typer(help="Data sets.", no_args_is_help=True)
@@ -242,6 +313,18 @@ def prepare(
     print(f"{prepared.labels} labels in {out / 'taxonomy.json'}")
     for note in prepared.notes:
         print(f"note: {note}")
+
+
+def _load(folder: Path) -> Any:
+    """A trained or an exported model; without torch where it is exported."""
+    from hill.export import OnnxClassifier
+    from hill.export.folder import is_export
+
+    if is_export(folder):
+        return OnnxClassifier.load(folder)
+    from hill.classifier import HillClassifier
+
+    return HillClassifier.load(folder)
 
 
 @contextmanager

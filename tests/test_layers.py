@@ -20,7 +20,7 @@ ORDER = [
     {"decode"},
     {"predictor"},
     {"classifier"},
-    {"engines", "export", "serve", "demo"},
+    {"engines", "experiment", "export", "serve", "demo"},
     {"cli"},
     {"__main__"},
 ]

@@ -1,0 +1,163 @@
+"""Prediction on a CPU: documents a second of PyTorch and of the exported model, and what 8 bits cost in macro F1.
+
+Run it as `python benchmarks/bench_cpu.py [--model FOLDER] [--data FILE] [--documents 256] [--rounds 4] [--threads 2]
+[--out FILE]`. Without a model, one on minilm that has seen 8 texts is measured; macro F1 needs a model and data. All
+ways take turns, and the best round of each counts. Texts have 128 tokens; with data, its texts are measured too.
+"""
+
+import argparse
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from hill.classifier import HillClassifier
+from hill.data import Documents, read_data
+from hill.export import OnnxClassifier
+from hill.export.onnx import export_onnx
+from hill.predictor import Scored
+from hill.taxonomy import Label, Taxonomy
+from hill.types import Batch
+
+LENGTH = 128
+PLAIN_BATCH = 32
+Score = Callable[[list[str]], Iterable[Scored]]
+
+
+def untrained() -> HillClassifier:
+    """HILL on minilm for 150 labels; how fast it is does not depend on what it has learned."""
+    labels = [Label(f"l{i}", f"label {i}", (f"l{i // 6 - 1}",) if i >= 6 else ()) for i in range(150)]
+    settings: dict[str, dict[str, Any]] = {"train": {"epochs": 1, "device": "cpu"}, "data": {"max_length": LENGTH}}
+    classifier = HillClassifier(Taxonomy(labels), settings=settings)
+    return classifier.fit([f"text number {i}" for i in range(8)], [[f"l{140 + i}"] for i in range(8)])
+
+
+def made_up(classifier: HillClassifier, count: int) -> list[str]:
+    """Texts of at least 128 tokens: words drawn from the vocabulary."""
+    words = [word for word in classifier.stored.tokenizer.get_vocab() if word.isascii() and word.isalpha()]
+    draw = np.random.default_rng(0)
+    return [" ".join(draw.choice(sorted(words), LENGTH)) for _ in range(count)]
+
+
+def plain(classifier: HillClassifier) -> Score:
+    """The model in PyTorch as one would write it down: fp32, batches in the given order, padded to their longest."""
+    model, tokenizer = classifier.stored.model.eval(), classifier.stored.tokenizer
+
+    def score(texts: list[str]) -> Iterator[Scored]:
+        tokenizer.enable_truncation(classifier.max_length)
+        for start in range(0, len(texts), PLAIN_BATCH):
+            found = tokenizer.encode_batch(texts[start : start + PLAIN_BATCH])
+            rows = [torch.tensor(encoding.ids) for encoding in found]
+            ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=model.text.pad)
+            mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
+            with torch.inference_mode():
+                scores = model.scores(model(Batch(ids, mask)).logits)
+            yield np.arange(start, start + len(rows)), scores.numpy()
+        tokenizer.no_truncation()
+
+    return score
+
+
+def speeds(ways: dict[str, Score], texts: list[str], rounds: int) -> dict[str, float]:
+    """Documents a second of each way, the best of some rounds in which all take turns."""
+    best = dict.fromkeys(ways, float("inf"))
+    for _ in range(rounds):
+        for name, score in ways.items():
+            start = time.perf_counter()
+            for _ in score(texts):
+                pass
+            best[name] = min(best[name], time.perf_counter() - start)
+    return {name: round(len(texts) / seconds, 1) for name, seconds in best.items()}
+
+
+def main() -> None:
+    """Measure every way and print a table, then one JSON line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=Path)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--documents", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    classifier = HillClassifier.load(arguments.model, device="cpu") if arguments.model else untrained()
+    documents: Documents | None = None
+    if arguments.data:
+        splits = read_data(arguments.data, classifier.taxonomy)
+        documents = splits.get("dev") or next(iter(splits.values()))
+    with TemporaryDirectory() as scratch:
+        ways: dict[str, Score] = {"PyTorch fp32, plain": plain(classifier), "hill": classifier.scores}
+        for int8 in (False, True):
+            folder = Path(scratch) / f"int8-{int8}"
+            export_onnx(classifier, folder, int8)
+            ways["ONNX int8" if int8 else "ONNX fp32"] = OnnxClassifier.load(folder, arguments.threads).scores
+        result = measure(classifier, ways, documents, arguments)
+    show(result)
+    print(json.dumps(result))
+    if arguments.out:
+        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def measure(
+    classifier: HillClassifier, ways: dict[str, Score], documents: Documents | None, arguments: argparse.Namespace
+) -> dict[str, Any]:
+    """Speeds, quality and the circumstances."""
+    made = speeds(ways, made_up(classifier, arguments.documents), arguments.rounds)
+    result: dict[str, Any] = {
+        "benchmark": "cpu",
+        "threads": arguments.threads,
+        "documents": arguments.documents,
+        "rounds": arguments.rounds,
+        "documents_a_second": made,
+        "times_plain": {name: round(speed / made["PyTorch fp32, plain"], 2) for name, speed in made.items()},
+    }
+    if documents:
+        result["documents_a_second_of_data"] = speeds(ways, documents.texts[: arguments.documents], arguments.rounds)
+    if documents and arguments.model:
+        metrics = {name: classifier.measure(score(documents.texts), documents.labels) for name, score in ways.items()}
+        result["evaluated"] = len(documents)
+        for metric in ("micro_f1", "macro_f1"):
+            result[metric] = {name: round(100 * found[metric], 2) for name, found in metrics.items()}
+    machine = f"{os.cpu_count()} cores, {platform.machine()}, {instructions()}, torch {torch.__version__}"
+    result["load"] = [round(load, 2) for load in os.getloadavg()]
+    return result | {"machine": f"{machine}, onnxruntime {version('onnxruntime')}"}
+
+
+def instructions() -> str:
+    """Whether the processor multiplies 8-bit integers at full speed."""
+    found = Path("/proc/cpuinfo")
+    return "with VNNI" if found.exists() and "vnni" in found.read_text() else "VNNI unknown"
+
+
+def show(result: dict[str, Any]) -> None:
+    """The table."""
+    columns = {
+        "docs/s, 128 tokens": "documents_a_second",
+        "times plain": "times_plain",
+        "docs/s, data": "documents_a_second_of_data",
+        "micro F1": "micro_f1",
+        "macro F1": "macro_f1",
+    }
+    table = Table(title=f"Prediction on {result['threads']} threads of a CPU")
+    table.add_column("")
+    known = {title: result[key] for title, key in columns.items() if key in result}
+    for title in known:
+        table.add_column(title, justify="right")
+    for name in result["documents_a_second"]:
+        table.add_row(name, *(str(values[name]) for values in known.values()))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
