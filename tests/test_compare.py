@@ -138,6 +138,10 @@ def test_a_system_that_is_right_differs_from_one_that_is_not() -> None:
         assert of.difference < 0 and of.high < 0 and of.p_randomisation == 1 / 1000
 
 
+def test_differences_that_rounding_alone_tells_apart_are_equal() -> None:
+    assert compare_module._share(np.array([[0.3, 0.3, 0.1]]), np.array([-0.1 * 3])) == 3 / 4
+
+
 def test_a_seed_fixes_everything_however_much_is_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     gold, a, b = draw_tables(40, seed=7)
     first, second = made(gold, a), made(gold, b)

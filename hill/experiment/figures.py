@@ -52,7 +52,9 @@ def _points(axes: Any, results: Results, found: Sequence[Summary | None], names:
         if summary:
             axes.scatter(100 * np.array(summary.values), [place] * len(summary.values), s=14, color=SOFT)
             axes.errorbar(100 * summary.mean, place, xerr=100 * (summary.deviation or 0), fmt="o", ms=4, color=INK)
-    axes.set_yticks(places, [_text(row.title) for row in results.rows] if names else [""] * len(places), fontsize=8)
+    axes.set_yticks(
+        places, [row.title for row in results.rows] if names else [""] * len(places), fontsize=8, parse_math=False
+    )
     axes.set_ylim(len(found) - 0.5, -0.5)
     _tidy(axes, "x")
 
@@ -85,15 +87,11 @@ def _cost(results: Results) -> Any:
         found = results.summaries(read)
         means = [summary.mean if (summary := found[row.name]) else 0 for row in results.rows]
         axes.barh(range(len(means)), means, color=INK, height=0.6)
-        axes.set_yticks(range(len(means)), [_text(row.title) for row in results.rows], fontsize=8)
+        axes.set_yticks(range(len(means)), [row.title for row in results.rows], fontsize=8, parse_math=False)
         axes.invert_yaxis()
         axes.set_title(title, fontsize=10, loc="left")
         _tidy(axes, "x")
     return figure
-
-
-def _text(title: str) -> str:
-    return title.replace("$", r"\$")
 
 
 def _tidy(axes: Any, grid: str) -> None:

@@ -76,4 +76,4 @@ def summaries(
         row: {seed: value for seed, run in records[row].items() if (value := read(run)) is not None} for row in rows
     }
     against = found.get(reference) if reference else None
-    return {row: summarise(values, against if row != reference else None) for row, values in found.items()}
+    return {row: summarise(values, against) for row, values in found.items()}
