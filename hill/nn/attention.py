@@ -189,3 +189,14 @@ class PackedAttention(torch.autograd.Function):
                 LOG2_E * width**-0.5, width**-0.5, dropout, heads, width, TILE, dropout > 0, num_warps=4, num_stages=2,
             )  # fmt: skip
         return back, None, None, None, None, None, None
+
+
+def try_out() -> None:
+    """Compile and run the kernels, there and back."""
+    qkv = torch.ones(64, 3, 2, 32, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    bounds = torch.tensor([0, 40, 64], device="cuda", dtype=torch.int32)
+    tiles = torch.tensor([[0, 1], [0, 40]], device="cuda", dtype=torch.int32)
+    seeds = torch.zeros(1, dtype=torch.int64, device="cuda")
+    found = PackedAttention.apply(qkv, bounds, tiles, seeds, 0, 64, 0.1)
+    torch.autograd.grad(found.float().sum(), qkv)
+    torch.cuda.synchronize()

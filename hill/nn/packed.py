@@ -145,6 +145,7 @@ def best_layer() -> LayerFunction:
         return packed_layer
     try:
         _kernels().try_out()
+        _attention_kernels().try_out()
     except Exception:  # whatever the compiler says, the other layer computes the same
         return packed_layer
     return fused_layer
