@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import ROOT
 
 ORDER = [
-    {"errors", "types", "extras", "settings"},
+    {"disk", "errors", "types", "extras", "settings"},
     {"taxonomy"},
     {"tree"},
     {"nn"},

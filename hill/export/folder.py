@@ -1,6 +1,5 @@
 """The folder of an exported model: whole or not there, checked by its sums, read without torch."""
 
-import hashlib
 import json
 import os
 import shutil
@@ -8,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hill.disk import sum_of, sync
 from hill.errors import CheckpointError, ConfigError
 
 FORMAT = "hill-onnx"
@@ -43,13 +43,13 @@ def write_export(folder: Path, graph: Path, documents: Mapping[str, Any]) -> Non
         shutil.copyfile(graph, draft / GRAPH)
         for name, document in documents.items():
             _write(draft / name, document)
-        _write(draft / SUMS, {file.name: _sum(file) for file in sorted(draft.iterdir())})
+        _write(draft / SUMS, {file.name: sum_of(file) for file in sorted(draft.iterdir())})
         for path in (*draft.iterdir(), draft):
-            _sync(path)
+            sync(path)
         if folder.exists():
             folder.rename(old)
         draft.rename(folder)
-        _sync(folder.parent)
+        sync(folder.parent)
     except OSError as error:
         raise CheckpointError(f"cannot write '{folder}': {error.strerror}") from None
     finally:
@@ -68,7 +68,7 @@ def read_export(folder: Path) -> dict[str, Any]:
     for name, wanted in sums.items():
         if not (folder / name).is_file():
             raise CheckpointError(f"'{folder}' lacks '{name}'; copy it again or export anew")
-        if _sum(folder / name) != wanted:
+        if sum_of(folder / name) != wanted:
             raise CheckpointError(f"'{folder / name}' is damaged: its SHA-256 is not the one written with it")
     return {name: _read(folder / name) for name in sums if name.endswith(".json")}
 
@@ -82,16 +82,3 @@ def _read(file: Path) -> Any:
         return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"'{file}' cannot be read: {error}; copy it again or export anew") from None
-
-
-def _sum(file: Path) -> str:
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

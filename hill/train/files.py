@@ -1,6 +1,5 @@
 """Files that are whole or not there: written under another name, named at the end, checked by their sums."""
 
-import hashlib
 import json
 import os
 import shutil
@@ -13,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from hill.disk import sum_of, sync
 from hill.errors import CheckpointError
 
 KEPT = ("log.jsonl", "tensorboard")
@@ -36,7 +36,7 @@ def write_folder(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], docu
         sums = {str(file.relative_to(draft)): sum_of(file) for file in sorted(draft.rglob("*")) if file.is_file()}
         (draft / "files.json").write_text(json.dumps(sums, indent=1) + "\n")
         for file in draft.rglob("*"):
-            _sync(file)
+            sync(file)
         _put_in_place(draft, folder)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(draft, ignore_errors=True)
@@ -54,7 +54,7 @@ def _put_in_place(draft: Path, folder: Path) -> None:
         shutil.rmtree(old)
     else:
         draft.rename(folder)
-    _sync(folder.parent)
+    sync(folder.parent)
 
 
 def check_folder(folder: Path) -> None:
@@ -86,12 +86,6 @@ def read_tensors(file: Path, device: str = "cpu") -> dict[str, Tensor]:
         raise CheckpointError(f"'{file}' cannot be read: {_reason(error)}") from None
 
 
-def sum_of(file: Path) -> str:
-    """SHA-256 of a file."""
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
-
-
 def load_weights(module: torch.nn.Module, weights: Mapping[str, Tensor], place: Path) -> None:
     """Set a module's weights, if they are exactly the ones it has."""
     try:
@@ -99,14 +93,6 @@ def load_weights(module: torch.nn.Module, weights: Mapping[str, Tensor], place: 
     except RuntimeError as error:
         detail = " ".join(str(error).split())[:300]
         raise CheckpointError(f"the weights in '{place}' do not fit the model: {detail}") from None
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _reason(error: BaseException) -> str:
