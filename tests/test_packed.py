@@ -219,3 +219,15 @@ def test_tiles_cover_every_token_once() -> None:
         (d, first) for d in range(6) for first in range(int(bounds[d]), int(bounds[d + 1]), TILE)
     ]  # fmt: skip
     assert found == expected and tiles.shape[1] >= len(expected)
+
+
+def test_gradients_of_a_group_are_averaged(tiny_encoder: Path) -> None:
+    tokens = Tokens(random_tokens(5).ids % 20, random_tokens(5).starts)
+    steps = Steps(session(tiny_encoder), Split(tokens, random_labels(5)))
+    steps.session.model.train()
+    found = []
+    for share in (1, 2):
+        steps.backward(steps.batch(np.array([0, 3, 5, 1])), share)
+        found.append(steps.session.model.head.bias.grad.clone())
+        steps.session.model.zero_grad()
+    assert torch.allclose(found[0], 2 * found[1]) and found[0].abs().sum() > 0
