@@ -16,7 +16,7 @@ from hill.data import Documents, read_data
 from hill.data.cache import cached_tokens
 from hill.data.documents import label_documents
 from hill.data.tokens import join_tokens, tokenize
-from hill.decode import DecodeConfig, Decoder, ThresholdTuner
+from hill.decode import DecodeConfig
 from hill.errors import ConfigError, DataError
 from hill.models import MODELS
 from hill.models.text import start_text
@@ -105,8 +105,7 @@ class HillClassifier(Predictor):
             "labels": self.taxonomy.ids,
         }
         yield from run(self._running, learn, check, self.taxonomy, out, facts, resume, tensorboard)
-        if self.decode_config.tune != "off" and self.decode_config.strategy != "path":
-            self._tune(check)
+        self.tune(score_documents(self._running, check.tokens), check.labels)
         self.metrics = self.measure(score_documents(self._running, check.tokens), check.labels)
 
     def _splits(self, data: dict[str, Documents]) -> tuple[Documents, Documents]:
@@ -165,14 +164,6 @@ class HillClassifier(Predictor):
                 yield Fitted("tokenising", done, total)
             found.append(Split(join_tokens(parts), documents.labels))
         return found
-
-    def _tune(self, dev: Split) -> None:
-        tuner = ThresholdTuner(Decoder(self.taxonomy, self.decode_config), len(self.taxonomy))
-        for documents, scores in score_documents(self._running, dev.tokens):
-            tuner.update(dev.labels[documents].toarray(), scores)
-        self.decode_config = replace(self.decode_config, threshold=tuner.best())
-        if self.decode_config.tune == "label":
-            self.thresholds = tuner.best_by_label()
 
     def scores(self, texts: Sequence[str]) -> Iterator[Scored]:
         """The model's own scores between 0 and 1 of every text, a batch at a time, the longest texts first."""

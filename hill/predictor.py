@@ -13,7 +13,7 @@ import numpy.typing as npt
 from scipy.sparse import csr_array
 
 from hill.data import Documents, read_data
-from hill.decode import DecodeConfig, Decoder
+from hill.decode import DecodeConfig, Decoder, ThresholdTuner
 from hill.errors import DataError
 from hill.metrics import Scorer
 from hill.taxonomy import Taxonomy
@@ -76,6 +76,18 @@ class Predictor(ABC):
             scorer.update(gold, decoder.decode(scores), scores)
             raw.update(gold, scores > 0.5)
         return scorer.result() | {"threshold": self.decode_config.threshold, **_raw(raw.result())}
+
+    def tune(self, scored: Iterable[Scored], labels: csr_array[Any]) -> None:
+        """Choose thresholds that are best for documents with these scores and labels (documents, L), as configured."""
+        config = self.decode_config
+        if config.tune == "off" or config.strategy == "path":
+            return
+        tuner = ThresholdTuner(Decoder(self.taxonomy, config), len(self.taxonomy))
+        for documents, scores in scored:
+            tuner.update(labels[documents].toarray(), scores)
+        self.decode_config = replace(config, threshold=tuner.best())
+        if config.tune == "label":
+            self.thresholds = tuner.best_by_label()
 
     def thresholds_document(self) -> dict[str, Any]:
         """The thresholds as plain values."""

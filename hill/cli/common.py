@@ -1,0 +1,84 @@
+"""What commands share: the application, options that several have, and what they print."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hill.errors import HillError
+
+app = typer.Typer(
+    help="Classify text into a taxonomy.", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False
+)
+
+DATA_HELP = "JSONL, CSV or Parquet with text and labels, or a folder with train, dev and test files."
+TAXONOMY_HELP = "The labels and their parents: a table, parent-child lines, paths, JSON or SKOS."
+
+Data = Annotated[Path, typer.Argument(help=DATA_HELP)]
+TaxonomyFile = Annotated[Path, typer.Option("--taxonomy", help=TAXONOMY_HELP)]
+Language = Annotated[str, typer.Option(help="Language of the labels, where the taxonomy has several.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Model = Annotated[Path, typer.Argument(help="Folder of a trained model, or of an exported one.")]
+
+
+def main() -> None:
+    """Run the command line; an error we know is one line and exit code 2."""
+    try:
+        app()
+    except HillError as error:
+        sys.stderr.write(f"hill: {error}\n")
+        raise SystemExit(2) from None
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"hill {version('hill-htc')}")
+        raise typer.Exit
+
+
+Version = Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")]
+
+
+@app.callback()
+def _hill(version: Version = False) -> None:
+    pass
+
+
+def load_model(folder: Path) -> Any:
+    """A trained or an exported model; without torch where it is exported."""
+    from hill.export import OnnxClassifier
+    from hill.export.folder import is_export
+
+    if is_export(folder):
+        return OnnxClassifier.load(folder)
+    from hill.classifier import HillClassifier
+
+    return HillClassifier.load(folder)
+
+
+@contextmanager
+def counting(what: str) -> Iterator[Callable[[int], None]]:
+    """A count on standard error while something long runs."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.completed:,.0f} " + what), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=None)
+        yield lambda count: progress.advance(task, count)
+
+
+def print_metrics(metrics: dict[str, Any]) -> None:
+    """Print metrics, one a line, then a line for each level."""
+    for name, value in metrics.items():
+        if isinstance(value, float):
+            print(f"{name:34} {value:.4f}")
+        elif name != "levels":
+            print(f"{name:34} {value}")
+    for level in metrics.get("levels", []):
+        values = "  ".join(f"{key} {level[key]:.4f}" for key in ("micro_f1", "macro_f1"))
+        print(f"level {level['level']} ({level['labels']:,} labels)".ljust(34), values)
