@@ -1,8 +1,8 @@
 """Training steps and reading on a device: documents a second, time of a step, memory, share of the arithmetic limit.
 
-Synthetic documents with lengths normal(200, 80) clipped to 20-512, 141 labels in 7 stars, encoders with random weights;
-or the documents of a data folder. Run it as
-`python benchmarks/bench_step.py [--encoder bert-base] [--models hill flat] [--batches 24 128] [--plain] [--out FILE]`.
+Modes are fast, compile and plain (fp32, padded). Synthetic documents with lengths normal(200, 80) clipped to 20-512,
+141 labels in 7 stars, encoders with random weights; or the documents of a data folder. Run it as
+`python benchmarks/bench_step.py [--encoder bert-base] [--rows hill:24 flat:24 hill:24:compile] [--out FILE]`.
 """
 
 import argparse
@@ -123,9 +123,7 @@ def main() -> None:
     """Measure every model at every batch size and print a table, then one JSON line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--encoder", default="bert-base")
-    parser.add_argument("--models", nargs="+", default=["hill", "flat"])
-    parser.add_argument("--batches", nargs="+", type=int, default=[24, 128])
-    parser.add_argument("--modes", nargs="+", default=["fast"], choices=["fast", "plain", "compile"])
+    parser.add_argument("--rows", nargs="+", default=["hill:24", "flat:24"], help="model:batch, or model:batch:mode")
     parser.add_argument("--documents", type=int, default=16_000)
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--data", type=Path, help="a data folder with taxonomy.tsv, for a pretrained --encoder")
@@ -139,17 +137,16 @@ def main() -> None:
         found = read_data(arguments.data, taxonomy)["train"]
         data = Split(tokenize(found.texts, load_pretrained(arguments.encoder).tokenizer, 512), found.labels)
     rows = []
-    for name in arguments.models:
-        for mode in arguments.modes:
-            for batch in arguments.batches:
-                model = build(name, arguments.encoder, taxonomy, {})
-                config = TrainConfig(batch_size=batch, plain=mode == "plain", compile=mode == "compile")
-                session = Session(model, config, torch.device("cuda"))
-                row = {"model": name, "batch": batch, "mode": mode, **measure(session, data, arguments.seconds)}
-                print(json.dumps(row), flush=True)
-                rows.append(row)
-                del model, session
-                torch.cuda.empty_cache()
+    for asked in arguments.rows:
+        name, batch, mode = (*asked.split(":"), "fast")[:3]
+        model = build(name, arguments.encoder, taxonomy, {})
+        config = TrainConfig(batch_size=int(batch), plain=mode == "plain", compile=mode == "compile")
+        session = Session(model, config, torch.device("cuda"))
+        row = {"model": name, "batch": int(batch), "mode": mode, **measure(session, data, arguments.seconds)}
+        print(json.dumps(row), flush=True)
+        rows.append(row)
+        del model, session
+        torch.cuda.empty_cache()
     table = Table(title=f"{arguments.encoder}, {len(taxonomy)} labels, mean length {data.tokens.lengths.mean():.0f}")
     for column in COLUMNS:
         table.add_column(column.replace("_", " "), justify="right")

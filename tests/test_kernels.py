@@ -17,7 +17,6 @@ from hill.nn.packed import list_tiles
 
 P, D, HEADS, WIDTH = 137, 48, 2, 16
 LENGTHS = [5, 130, 64, 0, 1, 56]
-LONGEST = 256
 
 
 def leaf(*shape: int) -> Tensor:
@@ -77,13 +76,13 @@ def drawn(bounds: list[int], seed: int, dropout: float) -> list[Tensor]:
     """The hash of the kernels, written again."""
     masks = []
     for a, b in pairwise(bounds):
-        place = torch.arange(a, b)[:, None] * LONGEST + torch.arange(b - a)
         heads = []
         for head in range(HEADS):
-            mixed = (place * 0x9E3779B1 % 2**32) ^ (seed + head * 7919)
+            mixed = (torch.arange(a, b) * 0x9E3779B1 % 2**32) ^ (seed + head * 7919)
             mixed = (mixed ^ (mixed >> 16)) * 0x7FEB352D % 2**32
             mixed = (mixed ^ (mixed >> 15)) * 0x846CA68B % 2**32
-            heads.append(((mixed ^ (mixed >> 16)) >> 8) >= dropout * 2**24)
+            mixed = (mixed ^ (mixed >> 16))[:, None] ^ (torch.arange(a, b) * 0x85EBCA77 % 2**32)
+            heads.append((mixed ^ (mixed >> 16)) * 0x846CA68B % 2**32 >= dropout * 2**32)
         masks.append(torch.stack(heads).float().cuda())
     return masks
 
@@ -96,6 +95,6 @@ def test_attention(dropout: float) -> None:
     tiles = list_tiles(ends, bounds[-1])
     qkv = leaf(bounds[-1], 3, HEADS, WIDTH)
     seeds = torch.tensor([11, 22, 33], device="cuda")
-    found = attention.PackedAttention.apply(qkv, ends, tiles, seeds, 2, LONGEST, dropout)
+    found = attention.PackedAttention.apply(qkv, ends, tiles, seeds, 2, dropout)
     expected = reference(qkv, bounds, drawn(bounds, 33, dropout), dropout)
     same(found, expected, [qkv], 1e-2)

@@ -54,7 +54,7 @@ class Resident:
         source = torch.where(filled, torch.nn.functional.pad(starts, (0, 1))[document] + within, len(self.ids) - 1)
         filler = ends[-1:] + FILLER * torch.arange(1, LARGE_STEP // FILLER + 1, device=documents.device)
         bounds = torch.cat([begins, filler.clamp(max=size)]).int()
-        ids, places = self.ids[source].long(), torch.where(filled, within, 0)
+        ids, places = self.ids[source], torch.where(filled, within, 0).int()  # half the keys to sort of int64
         return Packed(ids, places, document, bounds, len(documents), self.longest, self._gold(documents))
 
     def _gold(self, documents: Tensor) -> Tensor | None:

@@ -139,8 +139,10 @@ class VectorModel(HTCModel):
         return True
 
     def forward(self, batch: Batch | Packed) -> Output:
-        """Encode the texts, then classify their vectors."""
-        return self.classify(self.text.read(batch), batch.labels)
+        """Encode the texts, then classify their vectors, in fp32: so little work is not worth the copies of weights."""
+        text = self.text.read(batch).float()
+        with torch.autocast(text.device.type, enabled=False):
+            return self.classify(text, batch.labels)
 
     @abstractmethod
     def classify(self, text: Tensor, labels: Tensor | None = None) -> Output:

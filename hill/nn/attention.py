@@ -5,23 +5,36 @@ of queries, keys and values are written where the matrix product reads them. The
 scores never leave the chip, and the backward pass computes them again.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from hill.nn.kernels import keep
+from hill.nn.kernels import hash_rows, keep
 from hill.nn.packed import TILE
 
 LOG2_E = 1.4426950408889634
 
 
+class How(NamedTuple):
+    """How a kernel is laid out: tokens that a tile meets at a time, warps of a program, loads under way."""
+
+    span: int
+    warps: int
+    stages: int
+
+
+FORWARD = How(32, 4, 3)
+KEYS = How(64, 4, 3)
+QUERIES = How(32, 4, 3)
+
+
 @triton.jit
 def _forward(
-    qkv, bounds, tiles, seeds, index, out, logs, tiles_count, tokens, longest, scale, dropout,
-    heads: tl.constexpr, width: tl.constexpr, tile: tl.constexpr, drop: tl.constexpr,
+    qkv, bounds, tiles, seeds, index, out, logs, tiles_count, tokens, scale, dropout,
+    heads: tl.constexpr, width: tl.constexpr, tile: tl.constexpr, span: tl.constexpr, drop: tl.constexpr,
 ):  # fmt: skip
     document = tl.load(tiles + tl.program_id(0))
     if document < 0:
@@ -36,8 +49,9 @@ def _forward(
     most = tl.full([tile], float("-inf"), tl.float32)
     total = tl.zeros([tile], tl.float32)
     found = tl.zeros([tile, width], tl.float32)
-    for begin in range(start, end, tile):
-        other = begin + tl.arange(0, tile)
+    hashed = hash_rows(tl.load(seeds + index) + head * 7919, rows)
+    for begin in range(start, end, span):
+        other = begin + tl.arange(0, span)
         inside = (other < end)[:, None]
         key = tl.load(here + heads * width + other[:, None] * step, mask=inside, other=0.0)
         value = tl.load(here + 2 * heads * width + other[:, None] * step, mask=inside, other=0.0)
@@ -47,13 +61,12 @@ def _forward(
         shrink = tl.exp2(most - higher)
         total = total * shrink + tl.sum(weight, axis=1)
         if drop:
-            place = rows[:, None] * longest + (other - start)[None, :]
-            kept = keep(tl.load(seeds + index) + head * 7919, place, dropout)
-            weight = tl.where(kept, weight / (1 - dropout), 0.0)
+            weight = tl.where(keep(hashed[:, None], other[None, :], dropout), weight, 0.0)
         found = found * shrink[:, None] + tl.dot(weight.to(value.dtype), value)
         most = higher
     place_out = out + rows[:, None] * (heads * width) + head * width + cols[None, :]
-    tl.store(place_out, (found / total[:, None]).to(out.dtype.element_ty), mask=(rows < end)[:, None])
+    found *= (1.0 / (total * (1.0 - dropout)))[:, None]
+    tl.store(place_out, found.to(out.dtype.element_ty), mask=(rows < end)[:, None])
     tl.store(logs + head * tokens + rows, most + tl.log2(total), mask=rows < end)
 
 
@@ -71,8 +84,8 @@ def _along(grad, out, sums, tokens, heads: tl.constexpr, width: tl.constexpr, ti
 
 @triton.jit
 def _backward_keys(
-    qkv, bounds, tiles, seeds, index, grad, logs, sums, back, tiles_count, tokens, longest, scale, unit, dropout,
-    heads: tl.constexpr, width: tl.constexpr, tile: tl.constexpr, drop: tl.constexpr,
+    qkv, bounds, tiles, seeds, index, grad, logs, sums, back, tiles_count, tokens, scale, unit, dropout,
+    heads: tl.constexpr, width: tl.constexpr, tile: tl.constexpr, span: tl.constexpr, drop: tl.constexpr,
 ):  # fmt: skip
     document = tl.load(tiles + tl.program_id(0))
     if document < 0:
@@ -88,8 +101,9 @@ def _backward_keys(
     value = tl.load(here + 2 * heads * width + other[:, None] * step, mask=inside, other=0.0)
     grad_key = tl.zeros([tile, width], tl.float32)
     grad_value = tl.zeros([tile, width], tl.float32)
-    for begin in range(start, end, tile):
-        rows = begin + tl.arange(0, tile)
+    seed, up = tl.load(seeds + index) + head * 7919, 1.0 / (1.0 - dropout)
+    for begin in range(start, end, span):
+        rows = begin + tl.arange(0, span)
         known = rows < end
         query = tl.load(here + rows[:, None] * step, mask=known[:, None], other=0.0)
         given = tl.load(
@@ -101,23 +115,22 @@ def _backward_keys(
         weight = tl.where((other < end)[None, :], weight, 0.0)
         dealt = tl.dot(given, tl.trans(value))
         if drop:
-            place = rows[:, None] * longest + (other - start)[None, :]
-            kept = keep(tl.load(seeds + index) + head * 7919, place, dropout)
-            grad_value += tl.dot(tl.trans(tl.where(kept, weight / (1 - dropout), 0.0).to(given.dtype)), given)
-            dealt = tl.where(kept, dealt / (1 - dropout), 0.0)
+            kept = keep(hash_rows(seed, rows)[:, None], other[None, :], dropout)
+            grad_value += tl.dot(tl.trans(tl.where(kept, weight, 0.0).to(given.dtype)), given)
+            dealt = tl.where(kept, dealt * up, 0.0)
         else:
             grad_value += tl.dot(tl.trans(weight.to(given.dtype)), given)
         grad_score = weight * (dealt - along[:, None])
         grad_key += tl.dot(tl.trans(grad_score.to(query.dtype)), query)
     there = back + head * width + cols[None, :] + other[:, None] * step
     tl.store(there + heads * width, (grad_key * unit).to(back.dtype.element_ty), mask=inside)
-    tl.store(there + 2 * heads * width, grad_value.to(back.dtype.element_ty), mask=inside)
+    tl.store(there + 2 * heads * width, (grad_value * up).to(back.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def _backward_queries(
-    qkv, bounds, tiles, seeds, index, grad, logs, sums, back, tiles_count, tokens, longest, scale, unit, dropout,
-    heads: tl.constexpr, width: tl.constexpr, tile: tl.constexpr, drop: tl.constexpr,
+    qkv, bounds, tiles, seeds, index, grad, logs, sums, back, tiles_count, tokens, scale, unit, dropout,
+    heads: tl.constexpr, width: tl.constexpr, tile: tl.constexpr, span: tl.constexpr, drop: tl.constexpr,
 ):  # fmt: skip
     document = tl.load(tiles + tl.program_id(0))
     if document < 0:
@@ -136,8 +149,9 @@ def _backward_queries(
     log = tl.load(logs + head * tokens + rows, mask=known, other=float("inf"))
     along = tl.load(sums + head * tokens + rows, mask=known, other=0.0)
     grad_query = tl.zeros([tile, width], tl.float32)
-    for begin in range(start, end, tile):
-        other = begin + tl.arange(0, tile)
+    hashed, up = hash_rows(tl.load(seeds + index) + head * 7919, rows), 1.0 / (1.0 - dropout)
+    for begin in range(start, end, span):
+        other = begin + tl.arange(0, span)
         inside = (other < end)[:, None]
         key = tl.load(here + heads * width + other[:, None] * step, mask=inside, other=0.0)
         value = tl.load(here + 2 * heads * width + other[:, None] * step, mask=inside, other=0.0)
@@ -145,9 +159,7 @@ def _backward_queries(
         weight = tl.where((other < end)[None, :], weight, 0.0)
         dealt = tl.dot(given, tl.trans(value))
         if drop:
-            place = rows[:, None] * longest + (other - start)[None, :]
-            kept = keep(tl.load(seeds + index) + head * 7919, place, dropout)
-            dealt = tl.where(kept, dealt / (1 - dropout), 0.0)
+            dealt = tl.where(keep(hashed[:, None], other[None, :], dropout), dealt * up, 0.0)
         grad_score = weight * (dealt - along[:, None])
         grad_query += tl.dot(grad_score.to(key.dtype), key)
     tl.store(
@@ -161,34 +173,35 @@ class PackedAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, qkv: Tensor, bounds: Tensor, tiles: Tensor, seeds: Tensor, index: int, longest: int, dropout: float
+        ctx: Any, qkv: Tensor, bounds: Tensor, tiles: Tensor, seeds: Tensor, index: int, dropout: float
     ) -> Tensor:
         """What each token finds."""
         tokens, _, heads, width = qkv.shape
         out = torch.empty(tokens, heads, width, dtype=qkv.dtype, device=qkv.device)
         logs = torch.empty(heads, tokens, device=qkv.device)
         _forward[(tiles.shape[1], heads)](
-            qkv, bounds, tiles, seeds, index, out, logs, tiles.shape[1], tokens, longest, LOG2_E * width**-0.5,
-            dropout, heads, width, TILE, dropout > 0, num_warps=4, num_stages=2,
+            qkv, bounds, tiles, seeds, index, out, logs, tiles.shape[1], tokens, LOG2_E * width**-0.5,
+            dropout, heads, width, TILE, FORWARD.span, dropout > 0, num_warps=FORWARD.warps, num_stages=FORWARD.stages,
         )  # fmt: skip
         ctx.save_for_backward(qkv, bounds, tiles, seeds, out, logs)
-        ctx.facts = index, longest, dropout
+        ctx.facts = index, dropout
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """The gradient of queries, keys and values, in one tensor."""
         qkv, bounds, tiles, seeds, out, logs = ctx.saved_tensors
-        index, longest, dropout = ctx.facts
+        index, dropout = ctx.facts
         tokens, _, heads, width = qkv.shape
         grad, sums, back = grad.contiguous(), torch.empty_like(logs), torch.empty_like(qkv)
         _along[(triton.cdiv(tokens, TILE), heads)](grad, out, sums, tokens, heads, width, TILE, num_warps=4)
-        for kernel in (_backward_keys, _backward_queries):
+        for kernel, how in ((_backward_keys, KEYS), (_backward_queries, QUERIES)):
             kernel[(tiles.shape[1], heads)](
-                qkv, bounds, tiles, seeds, index, grad, logs, sums, back, tiles.shape[1], tokens, longest,
-                LOG2_E * width**-0.5, width**-0.5, dropout, heads, width, TILE, dropout > 0, num_warps=4, num_stages=2,
+                qkv, bounds, tiles, seeds, index, grad, logs, sums, back, tiles.shape[1], tokens,
+                LOG2_E * width**-0.5, width**-0.5, dropout, heads, width, TILE, how.span, dropout > 0,
+                num_warps=how.warps, num_stages=how.stages,
             )  # fmt: skip
-        return back, None, None, None, None, None, None
+        return back, None, None, None, None, None
 
 
 def try_out() -> None:
@@ -197,6 +210,6 @@ def try_out() -> None:
     bounds = torch.tensor([0, 40, 64], device="cuda", dtype=torch.int32)
     tiles = torch.tensor([[0, 1], [0, 40]], device="cuda", dtype=torch.int32)
     seeds = torch.zeros(1, dtype=torch.int64, device="cuda")
-    found = PackedAttention.apply(qkv, bounds, tiles, seeds, 0, 64, 0.1)
+    found = PackedAttention.apply(qkv, bounds, tiles, seeds, 0, 0.1)
     torch.autograd.grad(found.float().sum(), qkv)
     torch.cuda.synchronize()

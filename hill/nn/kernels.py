@@ -28,12 +28,27 @@ SUMS = Tile(16, 64, 4, 2112)
 
 
 @triton.jit
-def keep(seed, place, dropout):
-    """Whether the value at a place is kept: a hash of seed and place, each bit of which is as good as random."""
-    mixed = (place.to(tl.uint32) * 0x9E3779B1) ^ seed.to(tl.uint32)
+def hash_rows(seed, rows):
+    """A number for every row, each bit of which is as good as random."""
+    mixed = (rows.to(tl.uint32) * 0x9E3779B1) ^ seed.to(tl.uint32)
     mixed = (mixed ^ (mixed >> 16)) * 0x7FEB352D
     mixed = (mixed ^ (mixed >> 15)) * 0x846CA68B
-    return ((mixed ^ (mixed >> 16)) >> 8).to(tl.float32) >= dropout * 16777216.0
+    return mixed ^ (mixed >> 16)
+
+
+@triton.jit
+def keep(hashed, cols, dropout):
+    """Whether the value in a column is kept, for rows with these hashes: little work a value, yet no two rows alike."""
+    mixed = hashed ^ (cols.to(tl.uint32) * 0x85EBCA77)
+    return (mixed ^ (mixed >> 16)) * 0x846CA68B >= tl.cast(dropout * 4294967296.0, tl.uint32)
+
+
+@triton.jit
+def _tail(value, density):
+    """Φ(-|x|), from exp(-x²/2): Abramowitz and Stegun 7.1.26, to 1e-7."""
+    t = 1.0 / (1.0 + 0.23164188 * tl.abs(value))
+    rest = t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429)))
+    return 0.5 * density * t * (0.254829592 + rest)
 
 
 @triton.jit
@@ -49,7 +64,8 @@ def _add_norm_forward(
     added = tl.load(a + place, mask=inside, other=0.0).to(tl.float32)
     added += tl.load(bias + cols, mask=inner, other=0.0).to(tl.float32)[None, :]
     if drop:
-        added = tl.where(keep(tl.load(seeds + index), place, dropout), added / (1 - dropout), 0.0)
+        kept = keep(hash_rows(tl.load(seeds + index), row)[:, None], cols[None, :], dropout)
+        added = tl.where(kept, added * (1.0 / (1.0 - dropout)), 0.0)
     value = added + tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
     rounded = value.to(total.dtype.element_ty)
     tl.store(total + place, rounded, mask=inside)
@@ -90,7 +106,8 @@ def _add_norm_backward(
         back = tl.where(inside, (scaled - normal * along - middle) * scale, 0.0)
         tl.store(grad_x + place, back.to(grad_x.dtype.element_ty), mask=inside)
         if drop:
-            back = tl.where(keep(tl.load(seeds + index), place, dropout), back / (1 - dropout), 0.0)
+            kept = keep(hash_rows(tl.load(seeds + index), row)[:, None], cols[None, :], dropout)
+            back = tl.where(kept, back * (1.0 / (1.0 - dropout)), 0.0)
         tl.store(grad_a + place, back.to(grad_a.dtype.element_ty), mask=inside)
         sum_gamma += given * normal
         sum_beta += given
@@ -113,7 +130,8 @@ def _gelu_forward(x, bias, out, rows, width, tokens: tl.constexpr, columns: tl.c
     if tanh:
         result = value * tl.sigmoid(1.5957691216057308 * (value + 0.044715 * value * value * value))
     else:
-        result = 0.5 * value * (1.0 + tl.math.erf(value * 0.7071067811865476))
+        tail = _tail(value, tl.exp(-0.5 * value * value))
+        result = value * tl.where(value < 0, tail, 1.0 - tail)
     tl.store(out + place, result.to(out.dtype.element_ty), mask=inside)
 
 
@@ -135,8 +153,9 @@ def _gelu_backward(
             half = tl.sigmoid(1.5957691216057308 * (value + 0.044715 * value * value * value))
             slope = half + value * half * (1 - half) * 1.5957691216057308 * (1 + 0.134145 * value * value)
         else:
-            half = 0.5 * (1.0 + tl.math.erf(value * 0.7071067811865476))
-            slope = half + value * 0.3989422804014327 * tl.exp(-0.5 * value * value)
+            density = tl.exp(-0.5 * value * value)
+            tail = _tail(value, density)
+            slope = tl.where(value < 0, tail, 1.0 - tail) + value * 0.3989422804014327 * density
         result = given * slope
         tl.store(back + place, result.to(back.dtype.element_ty), mask=both)
         total += tl.where(both, result, 0.0)

@@ -86,7 +86,7 @@ def packed_states(encoder: nn.Module, batch: Packed, dtype: torch.dtype, layer: 
         config.layer_norm_eps,
         ACTIVATIONS[config.hidden_act],
     )
-    states = _embed(encoder, batch, shape.dropout).to(dtype)
+    states = _embed(encoder, batch, shape, dtype)
     seeds = torch.randint(2**31 - 1, (3 * config.num_hidden_layers,), device=states.device)
     where = Where(batch.bounds, list_tiles(batch.bounds, len(batch.ids)), seeds)
     for number, weights in enumerate(_layers(encoder, dtype)):
@@ -113,9 +113,7 @@ def fused_layer(states: Tensor, weights: Layer, where: Where, shape: Shape) -> T
     qkv = qkv.view(tokens, 3, shape.heads, width // shape.heads)
     first = 3 * shape.number
     attended = (
-        _attention_kernels()
-        .PackedAttention.apply(qkv, *where, first, shape.longest, shape.attention_dropout)
-        .view(tokens, width)
+        _attention_kernels().PackedAttention.apply(qkv, *where, first, shape.attention_dropout).view(tokens, width)
     )
     norm = (weights.norm1, weights.norm1_bias, where.seeds, first + 1, shape.dropout, shape.epsilon)
     states = kernels.AddNorm.apply(states, attended @ weights.mix.T, weights.mix_bias, *norm)
@@ -161,11 +159,16 @@ def _attention_kernels() -> Any:
     return import_module("hill.nn.attention")
 
 
-def _embed(encoder: Any, batch: Packed, dropout: float) -> Tensor:
+def _embed(encoder: Any, batch: Packed, shape: Shape, dtype: torch.dtype) -> Tensor:
     part = encoder.embeddings
-    found = part.word_embeddings(batch.ids) + part.token_type_embeddings.weight[0]
-    found = found + part.position_embeddings(batch.places + first_position(encoder))
-    return F.dropout(part.LayerNorm(found), dropout)
+    words, kinds = part.word_embeddings(batch.ids), part.token_type_embeddings.weight[0]
+    places, norm = part.position_embeddings(batch.places + first_position(encoder)), part.LayerNorm
+    if dtype != torch.float32 and best_layer() is fused_layer:
+        rest = (batch.bounds, 0, 0.0, shape.epsilon)  # nothing is dropped, so no seed is read
+        states = _kernels().AddNorm.apply(places.to(dtype), words.to(dtype), kinds, norm.weight, norm.bias, *rest)
+    else:
+        states = norm(words + kinds + places)
+    return F.dropout(states, shape.dropout).to(dtype)
 
 
 def _layers(encoder: Any, dtype: torch.dtype) -> list[Layer]:

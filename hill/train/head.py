@@ -39,7 +39,7 @@ def embed(session: Session, tokens: Tokens) -> Iterator[tuple[Tensor, Tensor]]:
     """The encoder's vectors of all documents, batch by batch, with which documents they are."""
     session.model.eval()
     for documents, batch in reading(session, tokens):
-        with torch.inference_mode(), session.autocast():
+        with torch.inference_mode(), session.tf32(), session.autocast():
             vectors = session.model.text.read(batch)
         yield torch.from_numpy(documents), vectors.float()
 

@@ -140,7 +140,7 @@ def score_documents(session: Session, tokens: Tokens) -> Iterator[tuple[IntArray
     session.model.eval()
     waiting: tuple[IntArray, Tensor] | None = None
     for documents, batch in reading(session, tokens):
-        with torch.inference_mode(), session.autocast():
+        with torch.inference_mode(), session.tf32(), session.autocast():
             scores = session.model.scores(session.model(batch).logits)
         if waiting:
             yield waiting[0], waiting[1].cpu().numpy()

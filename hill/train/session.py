@@ -1,7 +1,8 @@
 """All that a training changes: weights, optimiser, progress; and how its device computes."""
 
 import math
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -93,5 +94,15 @@ class Session:
         return self.model.text.pad
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Mixed precision where the settings and the device want it."""
+        """Mixed precision where the settings and the device want it; for forward passes only."""
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bf16)
+
+    @contextmanager
+    def tf32(self) -> Iterator[None]:
+        """Where bf16 is good enough, let what is left in fp32 be multiplied in TF32, there and back."""
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high" if self.bf16 else before)
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before)

@@ -51,9 +51,10 @@ class Steps:
 
     def backward(self, batch: Batch | Packed, share: int) -> Output:
         """The gradients of a batch, one of so many."""
-        with self.session.autocast():
-            output: Output = self.session.model(batch)
-        (loss_of(output) / share).backward()  # type: ignore[no-untyped-call]
+        with self.session.tf32():
+            with self.session.autocast():
+                output: Output = self.session.model(batch)
+            (loss_of(output) / share).backward()  # type: ignore[no-untyped-call]
         return output
 
     def update(self) -> None:

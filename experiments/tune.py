@@ -1,0 +1,109 @@
+"""Trials of settings, judged on dev alone: test is never read.
+
+A TOML file has a table `base` of settings (groups model, train, data, decode) and a table `trials`: each trial's own
+settings, which are laid over the base. One JSON line a trial goes to --out; trials that it has already are left alone.
+Run it as
+`python experiments/tune.py TRIALS.toml --data DIR --out FILE.jsonl [--encoder E] [--workers N] [--seeds 1 2]`.
+"""
+
+import argparse
+import json
+import time
+import tomllib
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from hill.classifier import GROUPS, HillClassifier
+from hill.data.documents import Documents, read_documents
+from hill.taxonomy import read_taxonomy
+from hill.train.loop import Epoch
+
+CURVE = ("micro_f1", "macro_f1")
+KEPT = ("micro_f1", "macro_f1", "hierarchical_f1", "threshold", "raw_micro_f1", "raw_macro_f1", "raw_violations")
+
+
+def merged(base: dict[str, Any], own: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The settings of a trial, by group."""
+    return {group: {**base.get(group, {}), **own.get(group, {})} for group in GROUPS}
+
+
+def read_dev(folder: Path, taxonomy: Any) -> dict[str, Documents]:
+    """The train and dev splits."""
+    return {split: read_documents([folder / f"{split}.jsonl"], taxonomy) for split in ("train", "dev")}
+
+
+def carry_out(name: str, settings: dict[str, dict[str, Any]], data: Path) -> dict[str, Any]:
+    """Train once and say what dev gave."""
+    taxonomy = read_taxonomy(data / "taxonomy.tsv")
+    documents = read_dev(data, taxonomy)
+    model = settings["model"].pop("name", "hill")
+    classifier = HillClassifier(taxonomy, model, settings)
+    start, curve = time.perf_counter(), []
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    with TemporaryDirectory() as scratch:
+        for report in classifier.training(documents, Path(scratch)):
+            if isinstance(report, Epoch):
+                curve.append([round(100 * report.metrics[key], 2) for key in CURVE])
+    found = classifier.metrics
+    settings["model"]["name"] = model
+    settings["model"].pop("encoder", None)
+    return {
+        "trial": name,
+        "settings": settings,
+        "seconds": round(time.perf_counter() - start, 1),
+        "dev": {key: round(float(found[key]), 4) for key in KEPT},
+        "curve": curve,
+    }
+
+
+def main() -> None:
+    """Carry out what is missing, some at a time."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("trials", type=Path)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--encoder", default="minilm")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--only", nargs="+", help="names of trials")
+    arguments = parser.parse_args()
+    given = tomllib.loads(arguments.trials.read_text(encoding="utf-8"))
+    done = set()
+    if arguments.out.exists():
+        lines = [json.loads(line) for line in arguments.out.read_text(encoding="utf-8").splitlines()]
+        done = {(line["trial"], line["settings"]["train"]["seed"]) for line in lines}
+    jobs = []
+    for seed in arguments.seeds:
+        for name, own in given["trials"].items():
+            if (name, seed) not in done and (not arguments.only or name in arguments.only):
+                settings = merged(given["base"], own)
+                settings["train"]["seed"] = seed
+                if settings["model"].get("name") not in ("linear", "textrcnn"):
+                    settings["model"].setdefault("encoder", arguments.encoder)
+                jobs.append((name, settings))
+    with ProcessPoolExecutor(arguments.workers, get_context("spawn")) as pool:
+        futures = [pool.submit(carry_out, name, settings, arguments.data) for name, settings in jobs]
+        for (name, _), future in zip(jobs, futures, strict=True):
+            try:
+                line = future.result()
+            except Exception as error:  # one that fails does not stop the others
+                print(f"{name}: {type(error).__name__}: {error}", flush=True)
+                continue
+            with arguments.out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+            dev = line["dev"]
+            print(
+                f"{name:24} raw {100 * dev['raw_micro_f1']:.2f} / {100 * dev['raw_macro_f1']:.2f}  tuned "
+                f"{100 * dev['micro_f1']:.2f} / {100 * dev['macro_f1']:.2f}  {line['seconds']} s  {line['curve'][-1:]}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
