@@ -25,10 +25,11 @@ from hill.taxonomy import read_taxonomy
 MEASURES = ("raw_micro_f1", "raw_macro_f1", "micro_f1", "macro_f1")
 
 
-def train(data: Path, model: str, encoder: str, plain: bool, seed: int, epochs: int) -> dict[str, Any]:
-    """One training and what dev gave."""
+def train(data: Path, model: str, encoder: str, plain: bool, seed: int, epochs: int, most: int) -> dict[str, Any]:
+    """One training on the first documents, this many at most, and what dev gave."""
     taxonomy = read_taxonomy(data / "taxonomy.tsv")
     documents = {split: read_documents([data / f"{split}.jsonl"], taxonomy) for split in ("train", "dev")}
+    documents["train"] = documents["train"].take(np.arange(min(most, len(documents["train"]))))
     rates = {"batch_size": 128, "encoder_lr": 2e-4, "lr": 1e-3, "epochs": epochs, "patience": epochs, "plain": plain}
     settings: dict[str, dict[str, Any]] = {
         "model": {"encoder": encoder},
@@ -52,12 +53,13 @@ def main() -> None:
     parser.add_argument("--encoder", default="minilm")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--documents", type=int, default=1_000_000, help="documents to train on, at most")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     with ProcessPoolExecutor(asked.workers, get_context("spawn")) as pool:
         jobs = [
-            pool.submit(train, asked.data, asked.model, asked.encoder, plain, seed, asked.epochs)
+            pool.submit(train, asked.data, asked.model, asked.encoder, plain, seed, asked.epochs, asked.documents)
             for plain in (False, True)
             for seed in asked.seeds
         ]
@@ -70,7 +72,8 @@ def main() -> None:
         table.add_row("plain" if plain else "fast", *(f"{of.mean():.2f} ± {of.std(ddof=1):.2f}" for of in each))
     Console(width=120).print(table)
     machine = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    result = {"benchmark": "quality", "model": asked.model, "epochs": asked.epochs, "machine": machine, "rows": rows}
+    result = {"benchmark": "quality", "model": asked.model, "epochs": asked.epochs, "documents": asked.documents}
+    result |= {"machine": machine, "rows": rows}
     print(json.dumps(result))
     if asked.out:
         asked.out.write_text(json.dumps(result, indent=1) + "\n")

@@ -37,7 +37,7 @@ SHAPES = {
 }
 LIMIT = 790e12
 """bf16 operations a second of one H200, as measured with large matrices."""
-WARM_STEPS, WARM_SECONDS = 200, 30.0
+WARM_STEPS, WARM_SECONDS = 120, 15.0
 COLUMNS = ("model", "batch", "mode", "train_docs_s", "step_ms", "train_limit", "eval_docs_s", "eval_limit", "peak_gib")
 
 
@@ -85,10 +85,10 @@ def measure(session: Session, data: Split, seconds: float) -> dict[str, Any]:
     torch.cuda.reset_peak_memory_stats()
     steps: Steps = make_steps(session, data)
     session.model.train()
-    order = [documents for epoch in range(1_000) for documents in steps.order(epoch)[:-1]][:20_000]
+    order = [documents for epoch in range(4) for documents in steps.order(epoch)[:-1]]
     done, start = 0, time.perf_counter()
     while done < WARM_STEPS and time.perf_counter() - start < WARM_SECONDS:  # kernels compiled, shapes recorded
-        steps.take([order[done]])
+        steps.take([order[done % len(order)]])
         done += 1
     torch.cuda.synchronize()
     first, start = done, time.perf_counter()
@@ -137,14 +137,17 @@ def main() -> None:
         found = read_data(arguments.data, taxonomy)["train"]
         data = Split(tokenize(found.texts, load_pretrained(arguments.encoder).tokenizer, 512), found.labels)
     rows = []
+    machine = f"{torch.cuda.get_device_name()}, torch {torch.__version__}, transformers {transformers.__version__}"
+    result = {"benchmark": "step", "encoder": arguments.encoder, "labels": len(taxonomy), "machine": machine}
     for asked in arguments.rows:
         name, batch, mode = (*asked.split(":"), "fast")[:3]
         model = build(name, arguments.encoder, taxonomy, {})
         config = TrainConfig(batch_size=int(batch), plain=mode == "plain", compile=mode == "compile")
         session = Session(model, config, torch.device("cuda"))
-        row = {"model": name, "batch": int(batch), "mode": mode, **measure(session, data, arguments.seconds)}
-        print(json.dumps(row), flush=True)
-        rows.append(row)
+        rows.append({"model": name, "batch": int(batch), "mode": mode, **measure(session, data, arguments.seconds)})
+        print(json.dumps(rows[-1]), flush=True)
+        if arguments.out:
+            arguments.out.write_text(json.dumps({**result, "rows": rows}, indent=1) + "\n")
         del model, session
         torch.cuda.empty_cache()
     table = Table(title=f"{arguments.encoder}, {len(taxonomy)} labels, mean length {data.tokens.lengths.mean():.0f}")
@@ -153,17 +156,7 @@ def main() -> None:
     for row in rows:
         table.add_row(*(str(row[column]) for column in COLUMNS))
     Console(width=140).print(table)
-    machine = f"{torch.cuda.get_device_name()}, torch {torch.__version__}, transformers {transformers.__version__}"
-    result = {
-        "benchmark": "step",
-        "encoder": arguments.encoder,
-        "labels": len(taxonomy),
-        "machine": machine,
-        "rows": rows,
-    }
-    print(json.dumps(result))
-    if arguments.out:
-        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps({**result, "rows": rows}))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import argparse
 import json
 import time
 import tomllib
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,8 +28,10 @@ KEPT = ("micro_f1", "macro_f1", "hierarchical_f1", "threshold", "raw_micro_f1", 
 
 
 def merged(base: dict[str, Any], own: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The settings of a trial, by group."""
-    return {group: {**base.get(group, {}), **own.get(group, {})} for group in GROUPS}
+    """The settings of a trial, by group; those of the base's model are for that model alone."""
+    found = {group: {**base.get(group, {}), **own.get(group, {})} for group in GROUPS}
+    other = "name" in own.get("model", {})
+    return {**found, "model": dict(own["model"])} if other else found
 
 
 def read_dev(folder: Path, taxonomy: Any) -> dict[str, Documents]:
@@ -88,13 +90,13 @@ def main() -> None:
                     settings["model"].setdefault("encoder", arguments.encoder)
                 jobs.append((name, settings))
     with ProcessPoolExecutor(arguments.workers, get_context("spawn")) as pool:
-        futures = [pool.submit(carry_out, name, settings, arguments.data) for name, settings in jobs]
-        for (name, _), future in zip(jobs, futures, strict=True):
-            try:
-                line = future.result()
-            except Exception as error:  # one that fails does not stop the others
+        futures = {pool.submit(carry_out, name, settings, arguments.data): name for name, settings in jobs}
+        for future in as_completed(futures):
+            name = futures[future]
+            if error := future.exception():  # one that fails does not stop the others
                 print(f"{name}: {type(error).__name__}: {error}", flush=True)
                 continue
+            line = future.result()
             with arguments.out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
             dev = line["dev"]
