@@ -13,14 +13,19 @@ import numpy.typing as npt
 from scipy.sparse import csr_array
 
 from hill.data import Documents, read_data
-from hill.decode import DecodeConfig, Decoder, ThresholdTuner
+from hill.decode import Calibrator, DecodeConfig, Decoder, hold, read_calibrator, tune
 from hill.errors import DataError
 from hill.metrics import Scorer
+from hill.metrics.calibration import Calibration, mean_over_levels
 from hill.taxonomy import Taxonomy
 from hill.types import FloatArray, IntArray, Prediction
 
 Scored = tuple[IntArray, npt.NDArray[np.float32]]
 """Numbers of some documents (n) and their scores (n, L)."""
+CHOSEN = ("strategy", "threshold", "tune", "tune_metric", "calibrate")
+"""Settings of decoding that are chosen on dev."""
+RAW = ("micro_f1", "macro_f1", "hierarchical_f1", "violations", "ece", "ece_levels")
+"""Metrics that are also given for the scores alone."""
 
 
 class Predictor(ABC):
@@ -30,14 +35,16 @@ class Predictor(ABC):
     decode_config: DecodeConfig
     thresholds: FloatArray | None
     """One threshold for each label (L), where they are not all the same."""
+    calibrator: Calibrator | None = None
+    """What makes the model's scores probabilities, where it was fitted."""
 
     @abstractmethod
     def scores(self, texts: Sequence[str]) -> Iterator[Scored]:
         """The model's own scores between 0 and 1 of every text, some texts at a time, in any order."""
 
     def predict_proba(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Scores (texts, L) between 0 and 1 that never rise on the way down the taxonomy."""
-        decoder = self._decoder()
+        """Calibrated scores (texts, L) between 0 and 1 that, unless decoding is raw, never rise on the way down."""
+        decoder = self.decoder()
         found = np.zeros((len(texts), len(self.taxonomy)), dtype=np.float32)
         for documents, scores in self.scores(texts):
             found[documents] = decoder.effective(scores)
@@ -53,10 +60,10 @@ class Predictor(ABC):
 
     def predictions(self, texts: Sequence[str]) -> list[Prediction]:
         """Labels, scores and paths of each text."""
-        decoder = self._decoder()
+        decoder = self.decoder()
         found: list[Prediction] = [Prediction((), (), ())] * len(texts)
         for documents, scores in self.scores(texts):
-            chosen, effective = decoder.decode(scores), decoder.effective(scores)
+            chosen, effective = decoder.decide(scores)
             for place, document in enumerate(documents.tolist()):
                 found[document] = self._prediction(np.flatnonzero(chosen[place]), effective[place])
         return found
@@ -69,38 +76,50 @@ class Predictor(ABC):
         return self.measure(self.scores(data.texts), data.labels)
 
     def measure(self, scored: Iterable[Scored], labels: csr_array[Any]) -> dict[str, Any]:
-        """Every metric of documents with these scores, against their labels (documents, L)."""
-        decoder, scorer, raw = self._decoder(), Scorer(self.taxonomy), Scorer(self.taxonomy)
+        """Every metric of documents with these scores, against their labels (documents, L).
+
+        Those of scores are of what `predict_proba` gives; with `raw_`, of the model's own.
+        """
+        decoder, scorer, raw = self.decoder(), Scorer(self.taxonomy), Scorer(self.taxonomy)
+        raw_calibration = Calibration(self.taxonomy)
         for documents, scores in scored:
-            gold = labels[documents].toarray()
-            scorer.update(gold, decoder.decode(scores), scores)
+            gold = labels[documents].toarray().astype(bool)
+            scorer.update(gold, *decoder.decide(scores))
             raw.update(gold, scores > 0.5)
-        return scorer.result() | {"threshold": self.decode_config.threshold, **_raw(raw.result())}
+            raw_calibration.update(gold, scores)
+        found = scorer.result()
+        found |= {"ece_levels": mean_over_levels(found["levels"]), "threshold": self.decode_config.threshold}
+        return found | _raw(raw.result() | raw_calibration.ece())
 
     def tune(self, scored: Iterable[Scored], labels: csr_array[Any]) -> None:
-        """Choose thresholds that are best for documents with these scores and labels (documents, L), as configured."""
-        config = self.decode_config
-        if config.tune == "off" or config.strategy == "path":
-            return
-        tuner = ThresholdTuner(Decoder(self.taxonomy, config), len(self.taxonomy))
-        for documents, scores in scored:
-            tuner.update(labels[documents].toarray(), scores)
-        self.decode_config = replace(config, threshold=tuner.best())
-        if config.tune == "label":
-            self.thresholds = tuner.best_by_label()
+        """Choose what is best for documents with these scores and labels (documents, L), as configured.
+
+        Afterwards the settings of decoding say what was chosen in place of any `auto`.
+        """
+        if self.decode_config.tunable:
+            tuned = tune(self.taxonomy, self.decode_config, hold(scored, labels))
+            self.decode_config, self.thresholds, self.calibrator = tuned.config, tuned.thresholds, tuned.calibrator
 
     def thresholds_document(self) -> dict[str, Any]:
-        """The thresholds as plain values."""
-        each = {} if self.thresholds is None else {"labels": self.thresholds.tolist()}
-        return {"threshold": self.decode_config.threshold, **each}
+        """All that was chosen for decoding, as plain values."""
+        config = self.decode_config
+        found: dict[str, Any] = {key: getattr(config, key) for key in CHOSEN}
+        if self.thresholds is not None:
+            found["labels"] = self.thresholds.tolist()
+        if self.calibrator is not None:
+            found["calibrator"] = self.calibrator.document()
+        return found
 
     def set_thresholds(self, found: dict[str, Any]) -> None:
-        """Take the thresholds that `thresholds_document` gave."""
-        self.decode_config = replace(self.decode_config, threshold=found["threshold"])
+        """Take what `thresholds_document` gave; what was saved before there was calibration is not calibrated."""
+        chosen = {"calibrate": "off"} | {key: found[key] for key in CHOSEN if key in found}
+        self.decode_config = replace(self.decode_config, **chosen)
         self.thresholds = np.array(found["labels"]) if "labels" in found else None
+        self.calibrator = read_calibrator(found["calibrator"], self.taxonomy) if "calibrator" in found else None
 
-    def _decoder(self) -> Decoder:
-        return Decoder(self.taxonomy, self.decode_config, self.thresholds)
+    def decoder(self) -> Decoder:
+        """What turns this model's scores into label sets."""
+        return Decoder(self.taxonomy, self.decode_config, self.thresholds, self.calibrator)
 
     def _prediction(self, rows: IntArray, scores: npt.NDArray[Any]) -> Prediction:
         chosen = set(rows.tolist())
@@ -125,4 +144,4 @@ def check_texts(texts: Sequence[str]) -> Sequence[str]:
 
 def _raw(result: dict[str, Any]) -> dict[str, float]:
     """What the scores alone give at 0.5, as the paper decodes them."""
-    return {f"raw_{name}": result[name] for name in ("micro_f1", "macro_f1", "violations")}
+    return {f"raw_{name}": result[name] for name in RAW}

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hill.metrics.blocks import accumulate, as_float, check_labels, check_positive, check_scores
-from hill.metrics.counts import share
+from hill.metrics.counts import mean, share
 from hill.metrics.grid import steps_below
 from hill.taxonomy import Taxonomy
 from hill.types import BoolArray, FloatArray
@@ -41,9 +41,18 @@ class Calibration:
         surplus = self._surplus.reshape(-1, self._bins)
         return [self._scores(*level) for level in zip(surplus, squared, self._sizes, strict=True)]
 
+    def ece(self) -> dict[str, float]:
+        """The ECE over all cells, and the mean of the levels' own, in which a level of few labels weighs as much."""
+        return {"ece": self.result()["ece"], "ece_levels": mean_over_levels(self.levels())}
+
     def _scores(self, surplus: FloatArray, squared: FloatArray, labels: int) -> dict[str, float]:
         cells = self._documents * labels
         return {"ece": share(np.abs(surplus).sum(), cells), "brier": share(squared.sum(), cells)}
+
+
+def mean_over_levels(levels: list[dict[str, float]]) -> float:
+    """The mean of the ECE of each level."""
+    return mean(np.array([level["ece"] for level in levels]))
 
 
 def calibration_scores(
