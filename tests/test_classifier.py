@@ -76,7 +76,7 @@ def test_a_saved_model_is_the_same_to_the_bit(fitted: HillClassifier, saved: Pat
     names = {str(file.relative_to(saved)) for file in saved.rglob("*") if file.is_file()}
     assert names == {
         "config.json", "taxonomy.json", "coding_tree.json", "label_counts.json", "tokenizer.json",
-        "encoder/config.json", "model.safetensors", "thresholds.json", "metrics.json", "files.json",
+        "encoder/config.json", "model.safetensors", "thresholds.json", "metrics.json", "training.json", "files.json",
     }  # fmt: skip
     loaded = HillClassifier.load(saved, device="cpu")
     texts = toy_documents(25, 6)[0]
@@ -86,7 +86,8 @@ def test_a_saved_model_is_the_same_to_the_bit(fitted: HillClassifier, saved: Pat
 
 
 def test_thresholds_by_label_are_saved(tiny_encoder: Path, tmp_path: Path) -> None:
-    settings = SETTINGS | {"model": SETTINGS["model"] | {"encoder": str(tiny_encoder)}, "decode": {"tune": "label"}}
+    decode = {"strategy": "closure", "tune": "label"}
+    settings = SETTINGS | {"model": SETTINGS["model"] | {"encoder": str(tiny_encoder)}, "decode": decode}
     model = HillClassifier(animals_taxonomy(), settings=settings).fit(*toy_documents(60, 1))
     assert model.thresholds is not None and model.thresholds.shape == (7,)
     model.save(tmp_path / "model")

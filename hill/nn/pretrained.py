@@ -40,9 +40,9 @@ def load_pretrained(name: str) -> Pretrained:
         raise ConfigError(f"encoder folder '{name}' does not exist")
     _quiet()
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(place)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=False)
         load = transformers.AutoModel.from_pretrained
-        encoder = _without_pooler(load, place, use_safetensors=True, dtype=torch.float32)
+        encoder = _without_pooler(load, place, use_safetensors=True, dtype=torch.float32, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(f"encoder '{name}' cannot be loaded: {_first_line(error)}{_hint(name)}") from None
     if not hasattr(tokenizer, "backend_tokenizer"):
@@ -53,8 +53,8 @@ def load_pretrained(name: str) -> Pretrained:
 def empty_encoder(folder: Path) -> nn.Module:
     """The encoder that a folder's config.json describes, without its weights."""
     try:
-        config = transformers.AutoConfig.from_pretrained(folder)
-        return _without_pooler(transformers.AutoModel.from_config, config)
+        config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        return _without_pooler(transformers.AutoModel.from_config, config, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(f"'{folder}' does not describe an encoder: {_first_line(error)}") from None
 
