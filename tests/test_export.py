@@ -1,9 +1,12 @@
 """Export to ONNX: the same predictions from another runtime, from files that are whole or refused."""
 
+import copy
 import json
 import logging
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +20,14 @@ from hypothesis.extra import numpy as hnp
 import hill.nn.structure
 from hill.classifier import HillClassifier
 from hill.data.tokens import Tokens
+from hill.data.windows import WindowConfig
 from hill.engines import predict_file
 from hill.errors import CheckpointError, ConfigError, HillError
 from hill.export import OnnxClassifier
 from hill.export.fixed import Rewritten, Scores, any_batch
 from hill.export.folder import GRAPH, check_place, write_export
 from hill.export.onnx import TOLERANCE, _batch, _compare, _quiet, export_onnx
+from hill.export.plain import plain_rule
 from hill.export.runtime import batch_documents, pad, start_session
 from hill.extras import need
 from hill.types import Batch
@@ -32,6 +37,17 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 TEXTS = toy_documents(50, 9)[0]
+BLOCKED = """
+import runpy, sys
+class Wall:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("torch", "hill", "transformers"):
+            raise ImportError(f"{name} is not here")
+sys.meta_path.insert(0, Wall())
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""Runs a program where neither torch nor this package can be imported."""
 
 
 def fit(encoder: Path, model: str, settings: dict[str, Any], epochs: int, **decode: str) -> HillClassifier:
@@ -107,6 +123,7 @@ def test_so_it_does_for_other_models_and_losses(
     level = logging.root.manager.disable
     export_onnx(trained, tmp_path / "export", int8=False)
     assert logging.root.manager.disable == level
+    assert json.loads((tmp_path / "export" / "config.json").read_text())["plain"] == plain_rule(trained)
     check_parity(trained.stored.model, tmp_path / "export")
 
 
@@ -127,6 +144,17 @@ def test_predictions_are_those_of_the_classifier(fitted: HillClassifier, folder:
     )
     assert found == pytest.approx(wanted, abs=1e-3) and found["documents"] == 30
     assert predict_file(exported, tmp_path / "test.jsonl", tmp_path / "out.jsonl") == 30
+
+
+def test_windows_of_long_texts(folder: Path) -> None:
+    exported = OnnxClassifier.load(folder)
+    halves = ["wing feather sky beak nest egg wing " * 2, "leaf root bark leaf root bark leaf " * 2]
+    apart, cut_off = raw(exported, halves), raw(exported, [" ".join(halves)])
+    assert exported.max_length == 16 and np.abs(cut_off[0] - apart[0]).max() < 1e-6
+    exported.windows = WindowConfig(most=2, overlap=0, pool="max")
+    together = raw(exported, [*halves, " ".join(halves)])
+    assert np.abs(together[:2] - apart).max() < 1e-6
+    assert np.abs(together[2] - apart.max(axis=0)).max() < 1e-6 and (apart[1] > apart[0] + 0.1).any()
 
 
 def test_threads_change_nothing(folder8: Path) -> None:
@@ -169,6 +197,37 @@ def test_no_torch_is_needed(folder: Path) -> None:
     )
     result = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, cwd=ROOT)
     assert result.returncode == 0 and "p" in result.stdout, result.stderr
+
+
+def run_example(folder: Path, *texts: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", BLOCKED, str(ROOT / "examples" / "predict_onnx.py"), str(folder), *texts]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder.parent)
+
+
+@pytest.mark.parametrize("strategy", ["ancestors", "top-down", "raw"])
+def test_the_example_predicts_without_torch_and_without_hill(
+    fitted: HillClassifier, folder: Path, tmp_path: Path, strategy: str
+) -> None:
+    shutil.copytree(folder, tmp_path / "out")
+    result = run_example(tmp_path / "out", "wing")
+    assert result.returncode == 1 and "decodes with strategy top-down; use: hill predict" in result.stderr
+    other = copy.copy(fitted)
+    other.thresholds, other.decode_config = None, replace(fitted.decode_config, strategy=strategy, threshold=0.3)
+    config = json.loads((folder / "config.json").read_text()) | {"plain": plain_rule(other)}
+    (tmp_path / "out" / "config.json").write_text(json.dumps(config))
+    texts = [*TEXTS, "wing feather sky beak nest egg " * 40]
+    result = run_example(tmp_path / "out", *texts)
+    assert result.returncode == 0, result.stderr
+    found = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [line["text"] for line in found] == texts
+    assert [line["labels"] for line in found] == other.predict(texts)
+    assert len({tuple(line["labels"]) for line in found}) > 2
+
+
+def test_nothing_passes_the_wall(tmp_path: Path) -> None:
+    (tmp_path / "needs.py").write_text("import torch")
+    result = subprocess.run([sys.executable, "-c", BLOCKED, tmp_path / "needs.py"], capture_output=True, text=True)
+    assert "torch is not here" in result.stderr
 
 
 @pytest.mark.parametrize("name", [GRAPH, "taxonomy.json", "tokenizer.json", "thresholds.json", "config.json"])

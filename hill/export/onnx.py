@@ -17,6 +17,7 @@ from hill.classifier import HillClassifier
 from hill.errors import ConfigError, HillError
 from hill.export.fixed import Scores, any_batch
 from hill.export.folder import FORMAT, GRAPH, VERSION, check_place, write_export
+from hill.export.plain import plain_rule
 from hill.export.runtime import start_session
 from hill.extras import need
 from hill.nn import Transformer
@@ -65,6 +66,8 @@ def _documents(classifier: HillClassifier, stored: Stored, int8: bool) -> dict[s
         "max_length": classifier.max_length,
         "pad": stored.model.text.pad,
         "decode": document(classifier.decode_config),
+        "plain": plain_rule(classifier),
+        "windows": document(classifier.windows),
     }
     return {
         "config.json": config,

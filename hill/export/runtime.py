@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from hill.data.tokens import Tokens, tokenize
+from hill.data.tokens import Tokens
+from hill.data.windows import WindowConfig, score_windows
 from hill.decode import DecodeConfig
 from hill.errors import CheckpointError
 from hill.export.folder import GRAPH, read_export
@@ -48,6 +49,7 @@ class OnnxClassifier(Predictor):
         config = documents["config.json"]
         self.name, self.int8 = config["model"], config["int8"]
         self.max_length, self._pad = config["max_length"], config["pad"]
+        self.windows = make(WindowConfig, config.get("windows", {}), "windows")
         self.metrics: dict[str, Any] = documents["metrics.json"]
         self.taxonomy = read_taxonomy(folder / "taxonomy.json")
         self.decode_config = make(DecodeConfig, config["decode"], "decode")
@@ -66,7 +68,10 @@ class OnnxClassifier(Predictor):
 
     def scores(self, texts: Sequence[str]) -> Iterator[Scored]:
         """The model's own scores between 0 and 1 of every text, a batch at a time, the longest texts first."""
-        tokens = tokenize(check_texts(texts), self._tokenizer, self.max_length)
+        texts = list(check_texts(texts))
+        return score_windows(texts, self._tokenizer, self.max_length, self.windows, self._score)
+
+    def _score(self, tokens: Tokens) -> Iterator[Scored]:
         waiting: deque[tuple[IntArray, Future[npt.NDArray[np.float32]]]] = deque()
         with ThreadPoolExecutor(self._threads) as pool:
             for documents in batch_documents(tokens.lengths, self._batch_tokens):

@@ -107,6 +107,16 @@ class HTCModel(nn.Module):
         """The stages of a training of two: the loss that alone counts in the first, and in the second; none if not."""
         return ()
 
+    @property
+    def axes(self) -> dict[str, str]:
+        """The weights that follow the taxonomy, by name, and a letter for each of their axes, for a warm start.
+
+        L: labels, or labels times a width; a new one starts as its parents do. Z: labels of which the others hear, new
+        ones 0, so that they change nothing at first. K: labels, new ones as the model itself starts them. E: edges of
+        `taxonomy.edge_array`. D: distances from 1 on. -: an axis that is the same for every taxonomy.
+        """
+        return {"head.weight": "L-", "head.bias": "L"}
+
     @abstractmethod
     def forward(self, batch: Batch) -> Output:
         """Logits (B, L) of a batch, with a loss if it has labels."""

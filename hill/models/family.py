@@ -63,6 +63,14 @@ class FamilyConfig(TextConfig):
         at_least(self.logit_dropout, 0, "model.logit_dropout")
 
 
+GCN_AXES = {
+    "up": "E",
+    "down": "E",
+    **{f"{bias}.{direction}": "L-" for bias in ("gate_bias", "bias") for direction in (0, 1)},
+}
+LSTM_AXES = {"up.weight": "E", "down.weight": "E"}
+
+
 class FamilyHead(nn.Linear):
     """A linear head with HiAGM's habits: dropout on logits, and a regularisation along the taxonomy's edges."""
 

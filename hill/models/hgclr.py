@@ -100,6 +100,11 @@ class HGCLR(HTCModel):
         known = super().prepare(documents, taxonomy, config, tokenizer)
         return known | {TOKENS_FILE: [names[row].tolist() for row in range(len(taxonomy))]}
 
+    @property
+    def axes(self) -> dict[str, str]:
+        """The weights that follow the taxonomy."""
+        return super().axes | {"structure.own": "L-", "structure.between": "L-", "structure.far": "D-"}
+
     def forward(self, batch: Batch) -> Output:
         """Logits (B, L) of the documents as they are; only with labels is there a second view."""
         text = self.text(batch.ids, batch.mask)  # h (B, D)

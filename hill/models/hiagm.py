@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hill.models.base import COUNTS_FILE, ModelConfig, VectorModel, total
-from hill.models.family import FamilyConfig, FamilyHead, child_priors
+from hill.models.family import GCN_AXES, LSTM_AXES, FamilyConfig, FamilyHead, child_priors
 from hill.nn import RCNN, TextEncoder
 from hill.nn.labelgcn import LabelGCN
 from hill.nn.mutual import attend
@@ -23,6 +23,7 @@ from hill.types import Batch, Output, Packed
 
 FUSIONS = ("tp", "la")
 STRUCTURES = {"gcn": LabelGCN, "treelstm": TreeLSTM}
+AXES = {"gcn": GCN_AXES, "treelstm": LSTM_AXES}
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,13 @@ class HiAGM(VectorModel):
     def by_vector(self) -> bool:
         """Whether a document's vector is enough."""
         return self.config.fusion == "tp"
+
+    @property
+    def axes(self) -> dict[str, str]:
+        """The weights that follow the taxonomy."""
+        nodes = {"spread.weight": "L-", "spread.bias": "L"} if self.config.fusion == "tp" else {"labels": "L-"}
+        structure = {f"structure.{name}": axes for name, axes in AXES[self.config.structure].items()}
+        return super().axes | {"head.weight": "LZ"} | nodes | structure
 
     def forward(self, batch: Batch | Packed) -> Output:
         """Logits (B, L) of a batch, with a loss if it has labels."""

@@ -138,6 +138,14 @@ class HILL(VectorModel):
         """Contrast first, then labels; not where the contrast is left out."""
         return ("contrast", "labels") if self.config.contrast else ()
 
+    @property
+    def axes(self) -> dict[str, str]:
+        """The weights that follow the taxonomy."""
+        own = dict.fromkeys(("slope", "offset"), "L") | {"bias": "Z"}
+        own |= {"weight": "ZZ"} if self.structure.labels.outer is None else {"outer": "Z-", "weight": "-Z"}
+        known = super().axes | {f"structure.labels.{name}": axes for name, axes in own.items()}
+        return known | ({"structure.leaves.vectors": "K-"} if self.config.leaves == "names" else {})
+
     def classify(self, text: Tensor, labels: Tensor | None = None) -> Output:
         """h_D (B, D) to logits (B, L); with labels the loss L_C + λ L_clr, or in a stage one of the two unweighted."""
         tree = self.structure(text)  # h_T (B, D)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from hill.data import Documents
 from hill.data.keywords import best_words
 from hill.models.base import COUNTS_FILE, HTCModel, ModelConfig, total
-from hill.models.family import FamilyConfig, FamilyHead, child_priors
+from hill.models.family import GCN_AXES, FamilyConfig, FamilyHead, child_priors
 from hill.nn import TextEncoder
 from hill.nn.descriptions import Descriptions
 from hill.nn.labelgcn import LabelGCN
@@ -100,6 +100,14 @@ class HiMatch(HTCModel):
         ]
         ids = [encoding.ids for encoding in tokenizer.encode_batch(texts)]
         return super().prepare(documents, taxonomy, config, tokenizer) | {DESCRIPTIONS_FILE: {"ids": ids}}
+
+    @property
+    def axes(self) -> dict[str, str]:
+        """The weights that follow the taxonomy."""
+        rooms = ("structure", "label_structure")
+        structure = {f"{room}.{name}": axes for room in rooms for name, axes in GCN_AXES.items()}
+        views = {"text_view.0.weight": "-Z", "descriptions.vectors": "K-"}
+        return super().axes | {"head.weight": "LZ", "spread.weight": "L-", "spread.bias": "L"} | views | structure
 
     def forward(self, batch: Batch) -> Output:
         """Logits (B, L) of a batch; with labels the classification loss, in training also those of matching."""

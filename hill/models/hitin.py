@@ -80,6 +80,11 @@ class HiTIN(VectorModel):
         known = super().prepare(documents, taxonomy, config, tokenizer)
         return known | {TREE_FILE: {"parents": [parents.tolist() for parents in tree.parents]}}
 
+    @property
+    def axes(self) -> dict[str, str]:
+        """The weights that follow the taxonomy."""
+        return super().axes | {"structure.leaves.slope": "Z", "structure.leaves.offset": "Z"}
+
     def classify(self, text: Tensor, labels: Tensor | None = None) -> Output:
         """Vectors (B, D) to logits (B, L); with labels the classification loss and the regularisation."""
         logits = self.head(self.dropout(self.structure(text)))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hill.models.base import COUNTS_FILE, HTCModel, ModelConfig, total
-from hill.models.family import FamilyConfig, FamilyHead, child_priors
+from hill.models.family import GCN_AXES, LSTM_AXES, FamilyConfig, FamilyHead, child_priors
 from hill.nn import RCNN, TextEncoder
 from hill.nn.labelgcn import LabelGCN
 from hill.nn.mutual import PairDiscriminator, PriorDiscriminator, attend, mean_state, pair_loss, prior_loss
@@ -22,6 +22,7 @@ from hill.taxonomy import Taxonomy
 from hill.types import Batch, Output
 
 STRUCTURES = {"gcn": LabelGCN, "treelstm": TreeLSTM}
+AXES = {"gcn": GCN_AXES, "treelstm": LSTM_AXES}
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,12 @@ class HTCInfoMax(HTCModel):
         nn.init.xavier_uniform_(self.project.weight)
         self.pairs, self.prior = PairDiscriminator(width), PriorDiscriminator(width)
         self.weigh_text, self.weigh_labels = nn.Linear(width, 1), nn.Linear(labels * width, 1)
+
+    @property
+    def axes(self) -> dict[str, str]:
+        """The weights that follow the taxonomy."""
+        structure = {f"structure.{name}": axes for name, axes in AXES[self.config.structure].items()}
+        return super().axes | {"head.weight": "LZ", "labels": "L-", "weigh_labels.weight": "-Z"} | structure
 
     def forward(self, batch: Batch) -> Output:
         """Logits (B, L) of a batch, with a loss if it has labels."""

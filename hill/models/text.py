@@ -1,11 +1,13 @@
 """The text encoder and tokenizer of a model: started for a training, or empty for weights that were saved."""
 
+import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
+from hill.errors import ConfigError
 from hill.models.base import ModelConfig
 from hill.nn import RCNN, TextEncoder, Transformer
 from hill.nn.bag import Bag
@@ -31,6 +33,20 @@ def empty_text(config: ModelConfig, folder: Path, tokenizer: Tokenizer, pooling:
     if config.text == "words":
         return _bag(config, tokenizer)
     return Transformer(empty_encoder(folder / "encoder"), pooling, config.dropout)
+
+
+def copy_text(old: TextEncoder, config: ModelConfig, tokenizer: Tokenizer) -> TextEncoder:
+    """An encoder with the weights of another, which has this tokenizer, and with the dropouts of this config."""
+    if isinstance(old, Transformer):
+        pooling = old.pooling if config.pooling == "auto" else config.pooling
+        return Transformer(copy.deepcopy(old.encoder), pooling, config.dropout)
+    text = _rcnn(config, tokenizer)
+    try:
+        text.load_state_dict(old.state_dict())
+    except RuntimeError as error:
+        detail = " ".join(str(error).split())[:200]
+        raise ConfigError(f"the text encoder is another than that of the old model: {detail}") from None
+    return text
 
 
 def _start_rcnn(config: Any, texts: Sequence[str]) -> tuple[TextEncoder, Tokenizer]:

@@ -47,6 +47,8 @@ class TrainConfig:
     """cpu, cuda, or auto."""
     freeze: int = 0
     """Layers of the encoder, from the bottom, that stay as they are; the embeddings stay with them."""
+    warm_start: str = ""
+    """Folder of a trained model, perhaps of another taxonomy, to start from (docs/taxonomies.md)."""
     head_start: str = "auto"
     """Fit structure and head on vectors of the untrained encoder first: on, off, or auto: on for 3 epochs or less."""
     head_epochs: int = 10
@@ -109,6 +111,6 @@ class TrainConfig:
     @property
     def starts_head(self) -> bool:
         """Whether there is a head start: for the first 3 of 6 epochs of HILL a training with it was ahead, then not."""
-        return bool(self.head_epochs and self.stages == "one") and (
+        return bool(self.head_epochs and self.stages == "one" and not self.warm_start) and (
             self.head_start == "on" or (self.head_start == "auto" and self.epochs <= SHORT)
         )

@@ -1,0 +1,172 @@
+"""What changed between two taxonomies."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hill.taxonomy import Label, Taxonomy, write_taxonomy
+from hill.taxonomy.diff import TaxonomyDiff, diff
+from tests.conftest import ROOT, animals_taxonomy, random_taxonomy
+
+
+def changed(*labels: Label, without: tuple[str, ...] = ()) -> Taxonomy:
+    """The animals with these labels in the place of those of the same id, or after them."""
+    given = {label.id: label for label in labels}
+    kept = [given.pop(label.id, label) for label in animals_taxonomy() if label.id not in without]
+    return Taxonomy([*kept, *given.values()])
+
+
+def ids(found: TaxonomyDiff, kind: str) -> list[tuple[str, str]]:
+    return [(found.a[old].id, found.b[new].id) for old, new in getattr(found, kind)]
+
+
+def test_nothing_changed_but_the_order(animals: Taxonomy) -> None:
+    order = [3, 6, 0, 5, 1, 2, 4]
+    found = diff(animals, Taxonomy([animals[row] for row in order]))
+    assert found.same and [order[new] for _, new in found.kept] == list(range(7))
+    assert found.pairs.tolist() == found.kept.tolist() and not found.splits and not found.merges
+    assert not diff(animals, changed(Label("x", "X"))).same
+
+
+def test_each_kind_of_change(animals: Taxonomy) -> None:
+    found = diff(
+        animals,
+        changed(
+            Label("bat", "Bats", ("m",), "Mammals with wings."),
+            Label("f", "Flying animals", ("a",)),
+            Label("m", "Mammals", ("a",), "They give milk."),
+            Label("moss", "Mosses", ("p",)),
+            without=("mo",),
+        ),
+    )
+    assert ids(found, "moved") == [("bat", "bat")] and ids(found, "renamed") == [("f", "f")]
+    assert ids(found, "described") == [("m", "m")]
+    assert [found.b[row].id for row in found.added] == ["moss"] and [found.a[row].id for row in found.removed] == ["mo"]
+    assert len(found.kept) == 6 and not len(found.recoded)
+
+
+def test_a_label_whose_parent_is_gone_or_that_becomes_a_root_has_moved(animals: Taxonomy) -> None:
+    found = diff(animals, changed(Label("bat", "Bats", ("m",)), Label("fo", "Others"), without=("f",)))
+    assert ids(found, "moved") == [("bat", "bat"), ("fo", "fo")]
+    found = diff(animals, changed(Label("p", "Plants", ("a",))))
+    assert ids(found, "moved") == [("p", "p")]
+
+
+def test_another_id_with_the_same_name_and_parents_is_likely_the_same(animals: Taxonomy) -> None:
+    codes = {"m": "M1", "bat": "B1", "mo": "O1"}
+    labels = [
+        Label(codes.get(label.id, label.id), label.name, tuple(codes.get(parent, parent) for parent in label.parents))
+        for label in animals
+    ]
+    found = diff(animals, Taxonomy(labels[::-1]))
+    assert ids(found, "recoded") == [("m", "M1"), ("bat", "B1"), ("mo", "O1")]
+    assert not len(found.moved) and not len(found.added) and not len(found.removed)
+    assert sorted(found.pairs[:, 1].tolist()) == list(range(7)) and found.pairs[:, 0].tolist() == list(range(7))
+
+
+def test_a_name_alone_is_not_enough(animals: Taxonomy) -> None:
+    elsewhere = diff(animals, changed(Label("x", "Others", ("p",)), without=("mo",)))
+    assert not len(elsewhere.recoded) and len(elsewhere.added) == len(elsewhere.removed) == 1
+    twice = Taxonomy([Label("a", "A"), Label("x", "Same", ("a",)), Label("y", "Same", ("a",))])
+    once = Taxonomy([Label("a", "A"), Label("z", "Same", ("a",))])
+    assert not len(diff(twice, once).recoded) and not len(diff(once, twice).recoded)
+
+
+def slow_moved(a: Taxonomy, b: Taxonomy) -> list[str]:
+    return [label.id for label in a if label.id in b and set(label.parents) != set(b[b.row(label.id)].parents)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_moves_on_random_graphs_are_those_of_the_definition(seed: int) -> None:
+    a, b = (random_taxonomy(s, n=40, roots=3, most_parents=3) for s in (seed, seed + 100))
+    drop = set(np.random.default_rng(seed).choice(40, 8, replace=False).tolist())
+    left = {label.id for row, label in enumerate(b) if row not in drop}
+    b = Taxonomy(
+        [Label(each.id, each.name, tuple(p for p in each.parents if p in left)) for each in b if each.id in left]
+    )
+    found = diff(a, b)
+    assert [old for old, _ in ids(found, "moved")] == slow_moved(a, b) and len(found.kept) == 32
+    assert {a[row].id for row in found.removed} == {label.id for label in a} - left and not len(found.added)
+
+
+def test_splits_and_merges_by_name() -> None:
+    before = Taxonomy(
+        [Label("s", "Science"), Label("pa", "Physics and Astronomy", ("s",)), Label("d", "Depression", ("s",))]
+    )
+    after = Taxonomy(
+        [
+            Label("s", "Science"),
+            Label("ph", "Physics", ("s",)),
+            Label("as", "Astronomy", ("s",)),
+            Label("d1", "Mild depression", ("s",)),
+            Label("d2", "Severe depression", ("s",)),
+            Label("far", "Depression in the far", ("ph",)),
+        ]
+    )
+    found = diff(before, after)
+    assert found.splits == [(1, (1, 2)), (2, (3, 4))] and not found.merges
+    assert diff(after, before).merges == found.splits and not diff(after, before).splits
+    grown = Taxonomy([Label("s", "Science"), Label("ph", "Physics and astronomy", ("s",))])
+    assert diff(after, grown).merges == [(1, (1, 2))], "a label that took in another and its name"
+    for names in (
+        ["Physics"],
+        ["Physics", "Physics, other"],  # a part, but astronomy is nowhere
+        ["depression", "Deep depression"],  # the same words in other letters are the label itself, not a part of it
+    ):
+        labels = [Label(name, name, ("s",)) for name in names]
+        assert not diff(before, Taxonomy([Label("s", "Science"), *labels])).splits, names
+
+
+def test_the_document_names_labels(animals: Taxonomy) -> None:
+    found = diff(animals, changed(Label("bat", "Vampires", ("m",)), Label("moss", "Mosses", ("p",)), without=("fo",)))
+    document = json.loads(json.dumps(found.document()))
+    assert document["labels"] == [7, 7] and document["kept"] == 6
+    assert document["added"] == [{"id": "moss", "name": "Mosses", "parents": ["p"]}]
+    assert document["removed"] == [{"id": "fo", "name": "Others", "parents": ["f"]}]
+    assert document["moved"] == [{"id": "bat", "name": "Vampires", "from": ["m", "f"], "to": ["m"]}]
+    assert document["renamed"] == [{"id": "bat", "from": "Bats", "to": "Vampires"}] and document["described"] == ["bat"]
+
+
+def test_many_labels_take_seconds() -> None:
+    n, draw = 40_000, np.random.default_rng(0)
+    labels = [Label(f"c{i}", f"name {i % 977}", (f"c{i // 12}",) if i > 11 else ()) for i in range(n)]
+    other = [Label(f"d{i}" if i % 3 else label.id, f"{label.name} new" if i % 7 == 0 else label.name,
+             tuple(f"d{i // 12}" if (i // 12) % 3 else parent for parent in label.parents))
+             for i, label in enumerate(labels)]  # fmt: skip
+    a, b = Taxonomy(labels), Taxonomy([other[i] for i in draw.permutation(n)])
+    start = time.perf_counter()
+    found = diff(a, b)
+    assert time.perf_counter() - start < 30
+    assert len(found.kept) == -(-n // 3) and len(found.recoded) > n // 10
+
+
+def test_the_command_line(animals: Taxonomy, tmp_path: Path) -> None:
+    later = changed(
+        Label("bat", "Bats", ("m",)),
+        Label("f", "Flying", ("a",)),
+        Label("x", "X"),
+        Label("P", "Plants"),
+        without=("p",),
+    )
+    write_taxonomy(animals, tmp_path / "a.json")
+    write_taxonomy(later, tmp_path / "b.json")
+    program = "import hill.cli.taxonomy; from hill.cli import main; main()"
+    command = [sys.executable, "-c", program, "taxonomy", "diff", tmp_path / "a.json", tmp_path / "b.json"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    for line in (
+        "7 labels before, 8 after, 6 with the same id",
+        "1 moved to other parents\n  bat (Bats): from m and f to m",
+        "1 with another name\n  f: 'Flyers' is now 'Flying'",
+        "1 likely with another id\n  p is now P (Plants)",
+        "1 added\n  x (X), a root",
+        "1 with another description\n  bat",
+    ):
+        assert line in text, text
+    shown = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert json.loads(shown) == diff(animals, later).document()
+    assert "and 1 more" in subprocess.run([*command, "--most", "0"], capture_output=True, text=True, cwd=ROOT).stdout
