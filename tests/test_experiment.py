@@ -31,7 +31,7 @@ from hill.experiment.predictions import Predictions
 from hill.experiment.program import Page, run_experiment
 from hill.experiment.report import html, markdown
 from hill.experiment.rows import Row, reference_row, rows_folder, table_rows
-from hill.experiment.run import Run, carry_out, count_parameters, measure
+from hill.experiment.run import Extra, Run, carry_out, count_parameters, measure
 from hill.experiment.stats import Summary, summarise
 from hill.experiment.table import Results, Section
 from hill.experiment.tables import DIFFERENCES, TABLES
@@ -41,7 +41,7 @@ from hill.train import Epoch, Step
 from hill.train.run import Fitted
 from tests.conftest import ROOT, animals_taxonomy, toy_documents
 
-PUBLISHED = sorted((ROOT / "experiments").glob("*/*.toml"))
+PUBLISHED = sorted(file for file in (ROOT / "experiments").glob("*/*.toml") if file.parent.name != "tuning")
 FOLDERS = sorted({file.parent for file in PUBLISHED})
 HILL = """
 [model]
@@ -97,11 +97,11 @@ class Counted:
             self.test_reads += list(texts) == test
             return scores(classifier, texts)
 
-        def counted_run(run: Run, source: Source, models: Path | None = None) -> Iterator[Any]:
+        def counted_run(run: Run, source: Source, extra: Extra) -> Iterator[Any]:
             if len(self.runs) == self.stop_before:
                 raise KeyboardInterrupt
             self.runs.append(run.folder.name)
-            yield from carry_out(run, source, models)
+            yield from carry_out(run, source, extra)
 
         monkeypatch.setattr(HillClassifier, "scores", counted_scores)
         monkeypatch.setattr(plan_module, "carry_out", counted_run)
@@ -150,7 +150,7 @@ def test_every_row_of_every_table_resolves(table: str, folder: Path | None) -> N
     assert [row.name for row in found] == list(TABLES[table])
     assert reference_row(table, found) is not None
     for row in found:
-        HillClassifier(animals_taxonomy(), row.model, row.settings)
+        HillClassifier(animals_taxonomy(), row.model, row.settings).settings()
         assert row.settings["decode"]["strategy"] == "closure" and row.settings["decode"]["tune"] == "global"
 
 
@@ -322,11 +322,12 @@ def test_raw_is_above_one_half_and_tuned_is_at_the_threshold_of_dev(animals: Tax
     scores = np.array([[0.4, 0.5, 0.2, 0.6, 0.1, 0.1, 0.3], [0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.35]], dtype=np.float32)
     classifier: Any = SimpleNamespace(
         taxonomy=animals,
-        decode_config=HillClassifier(animals, settings={"decode": {"threshold": 0.32}}).decode_config,
-        thresholds=None,
+        decoder=HillClassifier(animals, settings={"decode": {"threshold": 0.32}}).decoder,
         scores=lambda texts: iter([(np.array([1]), scores[1:]), (np.array([0]), scores[:1])]),
     )
-    found, predictions = measure(classifier, documents, documents)
+    kept = np.zeros((2, 7), dtype=np.float16)
+    found, predictions = measure(classifier, documents, documents, kept)
+    assert np.abs(kept - scores).max() < 1e-3
     assert predictions.predicted["raw"].toarray().tolist() == [[0, 0, 0, 1, 0, 0, 0], [0] * 7]
     assert predictions.predicted["tuned"].toarray().tolist() == [[1, 1, 1, 1, 0, 0, 0], [0, 0, 0, 0, 0, 0, 1]]
     assert found["raw"]["violations"] == 0.5 and found["tuned"]["subset_accuracy"] == 1
@@ -338,12 +339,12 @@ def test_a_run_killed_in_the_middle_ends_as_if_it_had_not_been(
     row, *_ = table_rows("ablation", rows, str(tiny_encoder), ["train.checkpoint_seconds=0"])
     run, source = Run(row, 1, tmp_path / "runs" / "hill-1"), read_source(data, None)
     steps = 0
-    for report in carry_out(run, source):
+    for report in carry_out(run, source, Extra()):
         steps += isinstance(report, Step)
         if steps == 6:
             break
     assert run.record() is None and run.scratch.is_dir()
-    resumed = [report for report in carry_out(run, source) if isinstance(report, Step)]
+    resumed = [report for report in carry_out(run, source, Extra()) if isinstance(report, Step)]
     assert resumed[0].step > 1 and not run.scratch.exists()
     found, whole = run.record() or {}, record(done[0], "hill-1")
     assert found["test"] == whole["test"] and found["dev_curve"] == whole["dev_curve"]
@@ -357,7 +358,7 @@ def test_the_peak_of_memory_is_that_of_training_steps(
     run, heard, peaks = Run(row, 1, tmp_path / "hill-1"), [], iter([5, 3])
     monkeypatch.setattr(run_module, "_forget_peak", lambda: heard.append("forgotten"))
     monkeypatch.setattr(run_module, "_peak", lambda: heard.append("read") or next(peaks))
-    list(carry_out(run, read_source(data, None)))
+    list(carry_out(run, read_source(data, None), Extra()))
     assert heard == ["forgotten", "read", "forgotten", "read", "forgotten"]
     assert (run.record() or {})["peak_memory"] == 5
 
@@ -379,24 +380,30 @@ def test_other_settings_or_other_data_are_refused(
 def test_a_run_that_fails_does_not_stop_the_others(
     data: Path, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_encoder: Path
 ) -> None:
-    def failing(run: Run, source: Source, models: Path | None = None) -> Iterator[Any]:
+    def failing(run: Run, source: Source, extra: Extra) -> Iterator[Any]:
         if run.row.name == "hill":
             raise HillError("dev micro_f1 is nan")
-        yield from carry_out(run, source, models)
+        yield from carry_out(run, source, extra)
 
     monkeypatch.setattr(plan_module, "carry_out", failing)
-    page = ablation(data, tmp_path, rows, tiny_encoder, seeds="1", models=tmp_path / "models")
+    extra = Extra(tmp_path / "models", tmp_path / "scores")
+    page = ablation(data, tmp_path, rows, tiny_encoder, seeds="1", extra=extra)
     assert page.failed == ["hill-1"] and "| HILL | 0 | – |" in page.text
     assert "| r.m. L\\_clr | 1 | " in page.text
     model = HillClassifier.load(tmp_path / "models" / "hill-no-contrast-1")
     assert model.settings()["model"]["contrast"] == 0 and not (tmp_path / "models" / "hill-1").exists()
+    test = read_source(data, None).documents["test"]
+    arrays = np.load(tmp_path / "scores" / "hill-no-contrast-1.npz")
+    assert (arrays["test_labels"] == test.labels.toarray()).all() and arrays["dev_scores"].any()
+    for documents, scores in model.scores(test.texts):
+        assert np.abs(arrays["test_scores"][documents] - scores).max() < 1e-3
 
 
 def test_without_dev_a_share_of_train_is_held_out(tmp_path: Path, rows: Path, tiny_encoder: Path) -> None:
     data = write_data(tmp_path / "toy", dev=False)
     row = table_rows("main-table", rows, None, ["data.dev_share=0.2"])[0]
     run = Run(row, 1, tmp_path / "linear-1")
-    assert row.model == "linear" and list(carry_out(run, read_source(data, None)))
+    assert row.model == "linear" and list(carry_out(run, read_source(data, None), Extra()))
     found = run.record() or {}
     assert found["data"]["documents"] == {"train": 60, "test": 30} and found["dev"]["raw"]["documents"] == 12
     assert found["seconds"]["epoch"] is None and found["seconds"]["training"] > 0
@@ -657,3 +664,14 @@ def test_the_cost_page_shows_what_was_spent() -> None:
 def test_a_page_without_runs() -> None:
     sections = made_results("main-table", {}, {}).sections()
     assert "| HILL | 0 | – |" in markdown("x", [], sections)
+
+
+def test_runs_at_the_same_time_are_the_same_runs(
+    done: tuple[Path, Page, Counted], data: Path, rows: Path, tiny_encoder: Path, tmp_path: Path
+) -> None:
+    page = ablation(data, tmp_path, rows, tiny_encoder, seeds="1", workers=2)
+    assert not page.failed
+    for run in ("hill-1", "hill-no-contrast-1"):
+        one, other = (record(out, run) for out in (done[0], tmp_path))
+        assert one["test"] == other["test"] and one["dev_curve"] == other["dev_curve"]
+    assert not ablation(data, tmp_path, rows, tiny_encoder, seeds="1", workers=2).failed

@@ -19,8 +19,11 @@ ORDER = [
     {"train"},
     {"decode"},
     {"predictor"},
+    {"hub"},
+    {"explain"},
     {"classifier"},
-    {"engines", "experiment", "export", "serve", "demo"},
+    {"engines", "experiment", "export", "demo"},
+    {"report", "serve"},
     {"cli"},
     {"__main__"},
 ]

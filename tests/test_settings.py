@@ -1,7 +1,9 @@
 """Settings: where they come from, and what is said when they are wrong."""
 
+import tomllib
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,9 +106,24 @@ def test_rules_between_values() -> None:
         DecodeConfig(threshold=2)
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / "experiments").rglob("*.toml")), ids=lambda file: file.name)
-def test_every_published_run_parses(file: Path) -> None:
-    settings = read_settings(file, [], GROUPS)
+TUNING = ROOT / "experiments/tuning"
+ROWS = sorted(file for file in (ROOT / "experiments").rglob("*.toml") if file.parent != TUNING)
+
+
+def check(settings: dict[str, dict[str, Any]]) -> None:
     model = settings["model"].pop("name", "hill")
     for group, kind in zip(GROUPS, (MODELS[model].Config, TrainConfig, DataConfig, DecodeConfig), strict=True):
-        make(kind, settings[group], group)
+        make(kind, settings.get(group, {}), group)
+
+
+@pytest.mark.parametrize("file", ROWS, ids=lambda file: file.name)
+def test_every_published_run_parses(file: Path) -> None:
+    check(read_settings(file, [], GROUPS))
+
+
+@pytest.mark.parametrize("file", sorted(TUNING.glob("*.toml")), ids=lambda file: file.name)
+def test_every_trial_parses(file: Path) -> None:
+    found = tomllib.loads(file.read_text(encoding="utf-8"))
+    for own in found["trials"].values():
+        groups = {group: {**found["base"].get(group, {}), **own.get(group, {})} for group in GROUPS}
+        check({**groups, "model": dict(own["model"])} if "name" in own.get("model", {}) else groups)

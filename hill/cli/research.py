@@ -20,10 +20,15 @@ def experiment(
     rows: Annotated[Path | None, typer.Option(help="Folder with one TOML a row.")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Run this row alone; may be repeated.")] = None,
     assignments: Annotated[list[str] | None, typer.Option("--set", help="A setting of all rows.")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Runs at a time; on a GPU, 4 small ones pay.")] = 1,
     keep_models: Annotated[bool, typer.Option("--keep-models", help="Keep trained models under OUT/models.")] = False,
+    keep_scores: Annotated[
+        bool, typer.Option("--keep-scores", help="Keep the scores of dev and test under OUT/scores.")
+    ] = False,
 ) -> None:
     """Make a table of the paper on any data: runs what is missing, keeps what is done, writes table and report."""
     from hill.experiment.program import run_experiment
+    from hill.experiment.run import Extra
 
     page = run_experiment(
         name,
@@ -35,7 +40,8 @@ def experiment(
         rows=rows,
         only=only or [],
         assignments=assignments or [],
-        models=out / "models" if keep_models else None,
+        workers=workers,
+        extra=Extra(out / "models" if keep_models else None, out / "scores" if keep_scores else None),
     )
     print(page.text)
     for file in page.files:

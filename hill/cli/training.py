@@ -17,6 +17,9 @@ def train(
     encoder: Annotated[str | None, typer.Option(help="Text encoder: minilm, a folder, or a hub name.")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with groups model, train, data, decode.")] = None,
     assignments: Annotated[list[str] | None, typer.Option("--set", help="A setting: train.epochs=5.")] = None,
+    warm_start: Annotated[
+        Path | None, typer.Option(help="Trained model to start from; its taxonomy may be another version.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where a stopped training was.")] = False,
     plain: Annotated[bool, typer.Option("--plain", help="The slow and obvious loop: fp32, padded batches.")] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Log for TensorBoard too.")] = False,
@@ -25,10 +28,12 @@ def train(
     """Train a model and save it. `hill settings` lists every setting."""
     from hill.classifier import GROUPS, HillClassifier
     from hill.data import read_data
+    from hill.errors import ConfigError
     from hill.settings import read_settings
     from hill.taxonomy import read_taxonomy
     from hill.train.bar import training_bar
     from hill.train.run import check_out
+    from hill.train.warm import warm_settings
 
     settings = read_settings(config, assignments or [], GROUPS)
     name = settings["model"].pop("name", model)
@@ -36,12 +41,19 @@ def train(
         settings["model"]["encoder"] = encoder
     if plain:
         settings["train"]["plain"] = True
+    if warm_start:
+        old, settings = warm_settings(warm_start, settings)
+        if name not in ("hill", old):
+            raise ConfigError(f"--model is '{name}', but '{warm_start}' is a '{old}'; leave --model out")
+        name = old
     classifier = HillClassifier(read_taxonomy(taxonomy, language), name, settings)
     check_out(out, resume)
     documents = read_data(data, classifier.taxonomy)
     with training_bar(classifier.train_config.metric) as bar:
         for report in classifier.training(documents, out, resume, tensorboard):
             bar.show(report)
+    if classifier.warmed:
+        print(f"started from {warm_start}: {classifier.warmed}")
     if "test" in documents:
         classifier.metrics = classifier.evaluate(documents["test"]) | {"split": "test"}
     classifier.save(out)

@@ -53,15 +53,29 @@ def predict(
 @app.command()
 def export(
     model: Annotated[Path, typer.Argument(help="Folder of a trained model.")],
-    onnx: Annotated[Path, typer.Option(help="Folder for the ONNX graph and all that predicting needs.")],
-    int8: Annotated[bool, typer.Option(help="In 8-bit integers: faster on a CPU, scores differ a little.")] = True,
+    onnx: Annotated[
+        Path | None, typer.Option(help="Folder for an ONNX graph and all that predicting needs: fast on a CPU.")
+    ] = None,
+    transformers: Annotated[
+        Path | None, typer.Option(help="Folder for a stock transformers model, where one can hold the model.")
+    ] = None,
+    int8: Annotated[bool, typer.Option(help="ONNX in 8-bit integers: faster, scores differ a little.")] = True,
 ) -> None:
-    """Export a model for fast prediction on a CPU; `hill predict` and `hill evaluate` take the folder."""
+    """Export a model for other programs; `hill predict` and `hill evaluate` take the folder of --onnx."""
     from hill.classifier import HillClassifier
+    from hill.errors import ConfigError
     from hill.export.onnx import export_onnx
+    from hill.export.stock import export_transformers
 
-    export_onnx(HillClassifier.load(model, device="cpu"), onnx, int8)
-    print(f'exported to {onnx}; try: hill predict {onnx} "a text"')
+    if not onnx and not transformers:
+        raise ConfigError("nothing to export to; give --onnx DIR or --transformers DIR")
+    classifier = HillClassifier.load(model, device="cpu")
+    if onnx:
+        export_onnx(classifier, onnx, int8)
+        print(f'exported to {onnx}; try: hill predict {onnx} "a text"')
+    if transformers:
+        export_transformers(classifier, transformers)
+        print(f"exported to {transformers}; load it with AutoModelForSequenceClassification")
 
 
 def _print_prediction(taxonomy: Any, text: str, prediction: Any) -> None:

@@ -5,7 +5,7 @@ import platform
 import subprocess
 from dataclasses import dataclass
 from functools import cache, cached_property
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +69,17 @@ def _find_taxonomy(data: Path) -> Path:
 @cache
 def versions() -> dict[str, Any]:
     """Versions of what computes, the device, and the commit where the package lies in a repository."""
-    found: dict[str, Any] = {package: version(package) for package in PACKAGES}
+    found: dict[str, Any] = {package: known for package in PACKAGES if (known := _version(package))}
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     return {"python": platform.python_version(), **found, "device": device, **_commit()}
+
+
+def _version(package: str) -> str | None:
+    """The version of a package, if it is installed: hill itself may lie in a checkout."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def _commit() -> dict[str, Any]:

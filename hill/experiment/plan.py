@@ -12,11 +12,14 @@ from rich.console import Console
 
 from hill.errors import CheckpointError, ConfigError, HillError
 from hill.experiment.facts import Source
+from hill.experiment.pool import Ended, run_together
 from hill.experiment.rows import Row
-from hill.experiment.run import Run, carry_out
+from hill.experiment.run import Extra, Run, carry_out
 from hill.settings import Groups, one_of
 from hill.train import Epoch
 from hill.train.bar import training_bar
+
+NO_EXTRA = Extra()
 
 
 @dataclass(frozen=True)
@@ -84,9 +87,9 @@ def done(run: Run, source: Source) -> dict[str, Any] | None:
 
 
 def run_missing(
-    plan: Plan, source: Source, only: Iterable[str] = (), models: Path | None = None
-) -> Iterator[tuple[Run, str]]:
-    """Carry out the runs that are not done, one after the other; yields each with a word on how it went wrong, or none.
+    plan: Plan, source: Source, only: Iterable[str] = (), extra: Extra = NO_EXTRA, workers: int = 1
+) -> Iterator[Ended]:
+    """Carry out the runs that are not done, so many at a time, and yield each when it has ended.
 
     A run that cannot be done, for example because it does not fit the device's memory, does not stop the others.
     """
@@ -94,25 +97,32 @@ def run_missing(
     missing = [run for run in wanted if not done(run, source)]
     console = Console(stderr=True)
     console.print(f"runs: {len(wanted)}; done: {len(wanted) - len(missing)}", highlight=False)
-    for number, run in enumerate(missing, 1):
+    together = workers > 1 and len(missing) > 1
+    ended = run_together(missing, source, extra, workers) if together else _run_each(missing, source, extra, console)
+    for number, (run, problem, seconds) in enumerate(ended, 1):
+        outcome = f"failed: {problem}" if problem else _outcome(run)
+        line = f"[{number}/{len(missing)}] {run.folder.name}: {outcome} ({seconds:,.0f} s)"
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        yield Ended(run, problem, seconds)
+
+
+def _run_each(runs: list[Run], source: Source, extra: Extra, console: Console) -> Iterator[Ended]:
+    """One after the other, each with a progress bar."""
+    for run in runs:
         start, problem = time.perf_counter(), ""
         try:
-            _follow(run, source, models)
+            _follow(run, source, extra)
         except (HillError, torch.OutOfMemoryError) as error:
             problem = str(error).split("\n")[0]
         except KeyboardInterrupt:
             console.print(f"stopped in {run.folder.name}; the same command goes on", highlight=False, soft_wrap=True)
             raise
-        outcome = f"failed: {problem}" if problem else _outcome(run)
-        seconds = time.perf_counter() - start
-        line = f"[{number}/{len(missing)}] {run.folder.name}: {outcome} ({seconds:,.0f} s)"
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-        yield run, problem
+        yield Ended(run, problem, time.perf_counter() - start)
 
 
-def _follow(run: Run, source: Source, models: Path | None) -> None:
+def _follow(run: Run, source: Source, extra: Extra) -> None:
     with training_bar(run.settings["train"]["metric"]) as bar:
-        for report in carry_out(run, source, models):
+        for report in carry_out(run, source, extra):
             if not isinstance(report, Epoch):
                 bar.show(report)
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from hill.experiment.facts import read_source
 from hill.experiment.figures import need_figures
-from hill.experiment.plan import Plan, read_seeds, run_missing
+from hill.experiment.plan import NO_EXTRA, Plan, read_seeds, run_missing
 from hill.experiment.report import markdown, write_page
 from hill.experiment.rows import reference_row, rows_folder, table_rows
+from hill.experiment.run import Extra
 from hill.experiment.table import Results
 
 
@@ -32,7 +33,8 @@ def run_experiment(
     rows: Path | None = None,
     only: Iterable[str] = (),
     assignments: Iterable[str] = (),
-    models: Path | None = None,
+    extra: Extra = NO_EXTRA,
+    workers: int = 1,
 ) -> Page:
     """Run what a table lacks, then write it; all that can be wrong with the request is said before the first run."""
     need_figures()
@@ -40,7 +42,8 @@ def run_experiment(
     plan = Plan(table_rows(table, folder, encoder, assignments), read_seeds(seeds), out)
     plan.runs(only)
     source = read_source(data, taxonomy)
-    failed = [run.folder.name for run, problem in run_missing(plan, source, only, models) if problem]
+    ended = list(run_missing(plan, source, only, extra, workers))
+    failed = [run.folder.name for run, problem, _ in ended if problem]
     results = Results(table, source.name, plan.rows, plan.records(source), reference_row(table, plan.rows))
     files = write_page(results, out / table)
     return Page(markdown(table, [], results.sections()[:2]), files, failed)

@@ -115,6 +115,7 @@ def _fields(kind: type) -> dict[str, None]:
 
 
 def _decoding(settings: dict[str, Any]) -> dict[str, Any]:
-    """The decoding that a row has beside the paper's: consistent, at a threshold tuned on dev."""
-    better = {"strategy": "closure"} if settings.get("strategy") == "raw" else {}
-    return {**settings, **better, **({"tune": "global"} if settings.get("tune") == "off" else {})}
+    """The decoding that a row has beside the paper's: consistent, at a threshold tuned on dev, scores as they are."""
+    given = {"strategy": "closure", "tune": "global", "calibrate": "off", **settings}
+    better = {"strategy": "closure"} if given["strategy"] == "raw" else {}
+    return {**given, **better, **({"tune": "global"} if given["tune"] == "off" else {})}

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from hill.classifier import HillClassifier
 from hill.data import Documents
-from hill.decode import Decoder
 from hill.experiment.clock import Clock
 from hill.experiment.facts import Source, versions
 from hill.experiment.predictions import FILE, Collected, Predictions
@@ -23,6 +24,7 @@ from hill.train import Epoch
 from hill.train.files import read_json, write_folder
 from hill.train.run import Report
 
+Scores = npt.NDArray[np.float16]
 RECORD = "run.json"
 LOG = "log.jsonl"
 
@@ -57,15 +59,25 @@ class Run:
         return found
 
 
-def carry_out(run: Run, source: Source, models: Path | None = None) -> Iterator[Report]:
-    """Train, or go on training, and keep what came of it; the model itself only where a folder for models is given."""
+@dataclass(frozen=True)
+class Extra:
+    """Folders for what is kept of runs beside their records, where it is wanted."""
+
+    models: Path | None = None
+    scores: Path | None = None
+    """For one NAME-SEED.npz a run with dev_scores, dev_labels, test_scores and test_labels, (documents, L) each."""
+
+
+def carry_out(run: Run, source: Source, extra: Extra) -> Iterator[Report]:
+    """Train, or go on training, and keep what came of it."""
     classifier = HillClassifier(source.taxonomy, run.row.model, run.settings)
     splits = _splits(classifier, source.documents)
     clock = Clock(run.scratch / "clock.jsonl", classifier.train_config.epochs)
     peak = yield from _train(classifier, splits, run.scratch, clock)
-    dev, _ = measure(classifier, splits["dev"], splits["train"])
+    scores = {split: np.zeros(splits[split].labels.shape, dtype=np.float16) for split in ("dev", "test")}
+    dev, _ = measure(classifier, splits["dev"], splits["train"], scores["dev"])
     start = time.perf_counter()
-    test, predictions = measure(classifier, splits["test"], splits["train"])
+    test, predictions = measure(classifier, splits["test"], splits["train"], scores["test"])
     record = {
         "row": run.row.run,
         "config": run.config,
@@ -80,8 +92,10 @@ def carry_out(run: Run, source: Source, models: Path | None = None) -> Iterator[
         "test": test,
         "dev_curve": _curve(run.scratch / LOG),
     }
-    if models:
-        classifier.save(models / run.folder.name)
+    if extra.models:
+        classifier.save(extra.models / run.folder.name)
+    if extra.scores:
+        _write_scores(extra.scores / f"{run.folder.name}.npz", scores, splits)
     tensors = {name: torch.from_numpy(array) for name, array in predictions.arrays().items()}
     write_folder(run.folder, {FILE: tensors}, {RECORD: record})
     shutil.rmtree(run.scratch, ignore_errors=True)
@@ -102,18 +116,24 @@ def _train(
     return max((peak for peak in peaks if peak is not None), default=None)
 
 
-def measure(classifier: HillClassifier, documents: Documents, train: Documents) -> tuple[dict[str, Any], Predictions]:
-    """Every metric of documents that are read once: `raw`, each label above 0.5 as in the paper, and `tuned`."""
+def measure(
+    classifier: HillClassifier, documents: Documents, train: Documents, found: Scores
+) -> tuple[dict[str, Any], Predictions]:
+    """Every metric of documents that are read once: `raw`, each label above 0.5 as in the paper, and `tuned`.
+
+    Their scores are put into `found`: (documents, L).
+    """
     taxonomy, counts = classifier.taxonomy, train.labels.sum(axis=0)
-    decoder = Decoder(taxonomy, classifier.decode_config, classifier.thresholds)
+    decoder = classifier.decoder()
     scorers = {name: Scorer(taxonomy, counts) for name in ("raw", "tuned")}
     kept = {name: Collected(len(documents), len(taxonomy)) for name in scorers}
     for places, scores in classifier.scores(documents.texts):
+        found[places] = scores
         gold = documents.labels[places].toarray()
         for name, chosen in (("raw", scores > 0.5), ("tuned", decoder.decode(scores))):
             scorers[name].update(gold, chosen, scores)
             kept[name].add(places.tolist(), chosen)
-    tables = {name: found.table() for name, found in kept.items()}
+    tables = {name: collected.table() for name, collected in kept.items()}
     predictions = Predictions(taxonomy, documents.ids, documents.labels, tables)
     return {name: scorer.result() for name, scorer in scorers.items()}, predictions
 
@@ -131,6 +151,13 @@ def _splits(classifier: HillClassifier, documents: dict[str, Documents]) -> dict
         return documents
     train, dev = documents["train"].split(classifier.data_config.dev_share, classifier.train_config.seed)
     return {**documents, "train": train, "dev": dev}
+
+
+def _write_scores(file: Path, scores: dict[str, Scores], splits: dict[str, Documents]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    arrays: dict[str, Any] = {f"{split}_scores": found for split, found in scores.items()}
+    arrays |= {f"{split}_labels": splits[split].labels.toarray() for split in scores}
+    np.savez_compressed(file, **arrays)
 
 
 def _curve(log: Path) -> list[dict[str, Any]]:
