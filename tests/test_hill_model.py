@@ -67,6 +67,23 @@ def leaves_of(labels: list[int]) -> set[str]:
     return ids - above
 
 
+def test_documents_with_like_labels_are_partners_if_asked(tiny_encoder: Path) -> None:
+    made = make_model("hill", {"positives": "alike"}, tiny_encoder)
+    model = made.model.eval()
+    text, labels = model.text.read(made.batch), made.batch.labels
+    assert labels is not None
+    ends = [leaves_of(row) for row in labels.int().tolist()]
+    alike = torch.tensor([[len(a & b) / max(len(a | b), 1) for b in ends] for a in ends])
+    assert 0 < float((alike[~torch.eye(len(ends), dtype=bool)] > 0).float().mean()) < 1
+    views = model.text_view(text), model.tree_view(model.structure(text))
+    expected = nt_xent(*views, 1.0, positives=alike) * 0.1
+    assert torch.allclose(model.classify(text, labels).parts["contrast"], expected, atol=1e-6)
+    with pytest.raises(
+        ConfigError, match=r"model\.negatives is 'others', which leaves out"
+    ):
+        HILLConfig(positives="alike", negatives="others")
+
+
 @pytest.mark.parametrize("negatives", ["all", "others", "weighted"])
 def test_documents_with_like_labels_are_negatives_as_asked(negatives: str, tiny_encoder: Path) -> None:
     made = make_model("hill", {"negatives": negatives}, tiny_encoder)

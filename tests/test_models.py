@@ -34,6 +34,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "hill-softmax": ("hill", {"loss": "softmax", "method": "refined"}),
     "hill-conditional": ("hill", {"loss": "conditional-softmax"}),
     "hill-others": ("hill", {"negatives": "others", "temperature": 0.1, "views": "shared"}),
+    "hill-alike": ("hill", {"positives": "alike", "temperature": 0.1}),
     "hill-weighted": ("hill", {"negatives": "weighted", "method": "random"}),
     "hill-rcnn": ("hill", {**SMALL, "method": "taxonomy"}),
     "hill-names": ("hill", {"leaves": "names"}),

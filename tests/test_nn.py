@@ -185,6 +185,22 @@ def test_weighted_negatives_are_counted_that_often(temperature: float) -> None:
     assert float(nt_xent(one, other, temperature, weights)) == pytest.approx(total / 10, abs=1e-6)
 
 
+def test_partners_with_weights_share_the_target() -> None:
+    torch.manual_seed(0)
+    one, other = torch.randn(2, 4, 3)
+    alike = torch.tensor([[0.0, 0.5, 0, 0], [0.5, 0, 0, 0.25], [0, 0, 0, 0], [0, 0.25, 0, 0]])
+    views = [vector / vector.norm() for vector in (*one, *other)]
+    total = 0.0
+    for i in range(8):
+        near = {j: math.exp(float(views[i] @ views[j]) / 0.5) for j in range(8) if j != i}
+        weights = {j: 1.0 if j % 4 == i % 4 else float(alike[i % 4, j % 4]) for j in near}
+        logs = {j: math.log(value / sum(near.values())) for j, value in near.items()}
+        total -= sum(weights[j] * logs[j] for j in near) / sum(weights.values())
+    assert float(nt_xent(one, other, 0.5, positives=alike)) == pytest.approx(total / 8, abs=1e-6)
+    none = torch.zeros(4, 4)
+    assert float(nt_xent(one, other, 0.5, positives=none)) == pytest.approx(float(nt_xent(one, other, 0.5)), abs=1e-6)
+
+
 def test_negatives_of_weight_1_are_all_negatives_and_none_leave_no_loss() -> None:
     torch.manual_seed(0)
     one, other = torch.randn(5, 8, requires_grad=True), torch.randn(5, 8)

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from hill.data import Documents
+from hill.errors import ConfigError
 from hill.models.base import ModelConfig, VectorModel, total
 from hill.models.family import TextConfig
 from hill.nn import RCNN, TextEncoder, TreeEncoder, nt_xent
@@ -60,6 +61,9 @@ class HILLConfig(TextConfig):
     negatives: str = "all"
     """What a document is contrasted with: all others of the batch, as in the paper; others: those that share none of
     its most specific labels; weighted: all, each by 1 - the Jaccard similarity of the labels."""
+    positives: str = "own"
+    """What a document is drawn to: its own other view, as in the paper; alike: other documents too, by the Jaccard
+    similarity of their most specific labels."""
     views: str = "own"
     """Projectors of the contrastive loss: each view its own, as in the paper, or one shared by both."""
     classifier: str = "concat"
@@ -81,6 +85,12 @@ class HILLConfig(TextConfig):
         one_of(self.method, (*METHODS, *CONTROLS), "model.method")
         one_of(self.leaves, ("none", "names"), "model.leaves")
         one_of(self.negatives, NEGATIVES, "model.negatives")
+        one_of(self.positives, ("own", "alike"), "model.positives")
+        if self.positives != "own" and self.negatives != "all":
+            raise ConfigError(
+                f"model.negatives is '{self.negatives}', which leaves out what model.positives={self.positives} draws "
+                "together; set one of them to its default"
+            )
         one_of(self.views, ("own", "shared"), "model.views")
         one_of(self.classifier, CLASSIFIERS, "model.classifier")
         one_of(self.readout, ("sum", "mean", "max"), "model.readout")
@@ -163,7 +173,8 @@ class HILL(VectorModel):
     def contrast(self, text: Tensor, tree: Tensor, labels: Tensor) -> Tensor:
         """L_clr: a document's text and tree vectors are partners, those of other documents negatives."""
         tree_view = self.text_view if self.tree_view is None else self.tree_view
-        return nt_xent(self.text_view(text), tree_view(tree), self.config.temperature, self._negatives(labels))
+        views = self.text_view(text), tree_view(tree)
+        return nt_xent(*views, self.config.temperature, self._negatives(labels), self._positives(labels))
 
     def _negatives(self, labels: Tensor) -> Tensor | None:
         """How much each document is a negative of each other: (B, L) to (B, B), or none for all alike."""
@@ -173,6 +184,12 @@ class HILL(VectorModel):
             case "weighted":
                 return dissimilarity(labels)
         return None
+
+    def _positives(self, labels: Tensor) -> Tensor | None:
+        """How much each document is a partner of each other: (B, L) to (B, B), or none for itself alone."""
+        if self.config.positives == "own":
+            return None
+        return 1 - dissimilarity(most_specific(labels, self.child, self.parent))
 
     def _structure(self, labels: int) -> StructureEncoder:
         config, width = self.config, self.text.width

@@ -7,13 +7,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def nt_xent(one: Tensor, other: Tensor, temperature: float = 1.0, negatives: Tensor | None = None) -> Tensor:
+def nt_xent(
+    one: Tensor,
+    other: Tensor,
+    temperature: float = 1.0,
+    negatives: Tensor | None = None,
+    positives: Tensor | None = None,
+) -> Tensor:
     """NT-Xent over both views of every document, as the released code computes it.
 
     Row i of `one` and row i of `other` (B, D) are partners; every other row of either view is a negative. Similarity is
     the cosine divided by the temperature; the loss is the mean of 2B cross entropies, each with the partner as target.
     With `negatives` (B, B), row j of either view counts that many times in the denominators of document i, 0 leaving
-    it out; the diagonal is not read.
+    it out; the diagonal is not read. With `positives` (B, B), row j of either view is a partner of document i too, with
+    that weight beside the 1 of its own partner: the target of each cross entropy is then a distribution, as in
+    supervised contrastive learning (Khosla et al., NeurIPS 2020).
     """
     views = F.normalize(torch.cat([one, other]).float(), dim=1)  # (2B, D)
     with torch.autocast(views.device.type, enabled=False):  # a low temperature would magnify what bf16 rounds away
@@ -22,6 +30,10 @@ def nt_xent(one: Tensor, other: Tensor, temperature: float = 1.0, negatives: Ten
         weights = negatives.float().log().fill_diagonal_(0.0)  # partners count once
         similarity = similarity + weights.repeat(2, 2)
     similarity.fill_diagonal_(float("-inf"))
+    if positives is not None:
+        target = positives.float().clone().fill_diagonal_(1.0).repeat(2, 2).fill_diagonal_(0.0)
+        logs = similarity.log_softmax(dim=1).masked_fill(target == 0, 0.0)  # of a document itself it is -inf
+        return -(target * logs).sum(dim=1).div(target.sum(dim=1)).mean()
     partner = torch.arange(len(views), device=views.device).roll(len(one))
     return F.cross_entropy(similarity, partner)
 
