@@ -5,11 +5,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 INPUTS := pyproject.toml constraints.txt
+BENCHES := check metrics tree labels predict
 
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test test-browser lint bench docs clean
 
 help: ## list the commands
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -30,11 +31,18 @@ $(VENV)/test: $(VENV)/core
 	$(INSTALL) -e '.[dev,data,skos,sklearn,plot,demo,gnn,onnx]'
 	@touch $@
 
+$(VENV)/docs: $(VENV)/core
+	$(INSTALL) -e '.[docs]'
+	@touch $@
+
 demo: $(VENV)/demo ## train, evaluate and try a model on embedded data
 	$(BIN)/hill demo
 
 test: $(VENV)/test ## run the test suite with coverage
-	$(BIN)/python -m pytest --cov --cov-report=term
+	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term
+
+test-browser: $(VENV)/test ## run the tests of the page in a real browser
+	tests/browser/run.sh $(BIN)/python
 
 lint: $(VENV)/test ## check style and types
 	$(BIN)/ruff check .
@@ -42,9 +50,13 @@ lint: $(VENV)/test ## check style and types
 	$(BIN)/mypy
 
 bench: $(VENV)/test ## run the benchmarks and write benchmarks/results
-	@set -e; for program in benchmarks/bench_*.py; do \
+	@set -e; for program in $(BENCHES:%=benchmarks/bench_%.py); do \
 	  name=$$(basename $$program .py); echo "== $$name"; \
 	  $(BIN)/python $$program --out benchmarks/results/$$name.json; done
+
+docs: $(VENV)/docs ## build the documentation as a site into build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open build/site/index.html; for the search box, python -m http.server --directory build/site"
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache

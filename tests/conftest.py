@@ -11,6 +11,8 @@ from hypothesis import settings
 from hill.taxonomy import Label, Taxonomy
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+if "PYTEST_XDIST_WORKER" in os.environ:  # one thread a worker: more would wait for each other
+    os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["HILL_CACHE"] = tempfile.mkdtemp()
 settings.register_profile("hill", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("hill")
