@@ -28,7 +28,7 @@ $(VENV)/demo: $(VENV)/core
 	@touch $@
 
 $(VENV)/test: $(VENV)/core
-	$(INSTALL) -e '.[dev,data,skos,sklearn,plot,demo,gnn,onnx]'
+	$(INSTALL) -e '.[dev,data,skos,sklearn,plot,demo,gnn,onnx,serve,docs,distributed,ray]'
 	@touch $@
 
 $(VENV)/docs: $(VENV)/core
@@ -55,7 +55,7 @@ bench: $(VENV)/test ## run the benchmarks and write benchmarks/results
 	  $(BIN)/python $$program --out benchmarks/results/$$name.json; done
 
 docs: $(VENV)/docs ## build the documentation as a site into build/site
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "open build/site/index.html; for the search box, python -m http.server --directory build/site"
 
 clean: ## remove the environment and caches

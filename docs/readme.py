@@ -1,0 +1,75 @@
+"""Fills the results into README.md, from the files they are in: `python docs/readme.py`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+BEGIN, END = "<!-- results: made by docs/readme.py -->", "<!-- end of results -->"
+QUALITY = {"micro_f1": "micro F1", "macro_f1": "macro F1", "hierarchical_f1": "hierarchical F1"}
+
+
+def read(place: str) -> Any:
+    """A file of results."""
+    return json.loads((ROOT / place).read_text())
+
+
+def link(place: str) -> str:
+    """A link to a file of results."""
+    return f"[{Path(place).name}]({place})"
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """A table in Markdown."""
+    return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows])
+
+
+def quality() -> str:
+    """F1 of the demo on its test documents."""
+    found = read("experiments/results/demo.json")
+    models = {"TF-IDF + linear SVM (`linear`)": "linear_svm", "HILL": "hill"}
+    rows = [[name, *(f"{100 * found[key][of]:.1f}" for of in QUALITY)] for name, key in models.items()]
+    return table([f"`make demo`, test, one run ({link('experiments/results/demo.json')})", *QUALITY.values()], rows)
+
+
+def speed() -> str:
+    """What was measured of time and memory."""
+    results = "benchmarks/results"
+    cpu, step, check, tree = (
+        read(f"{results}/bench_{name}.json") for name in ("cpu", "step_bert_base", "check", "tree")
+    )
+    best = max((row for row in step["rows"] if row["model"] == "hill"), key=lambda row: float(row["train_docs_s"]))
+    each = cpu["documents_a_second"]
+    large = max((row for row in tree["rows"] if row["method"] == "refined"), key=lambda row: int(row["vertices"]))
+    rows = {
+        "training HILL on BERT base, texts of about 200 tokens": (
+            f"{best['train_docs_s']:,} documents a second",
+            step,
+            "step_bert_base",
+        ),
+        "predicting with HILL on MiniLM, texts of 128 tokens": (f"{each['hill']:.0f} documents a second", cpu, "cpu"),
+        "the same, exported in 8 bits": (f"{each['ONNX int8']:.0f} documents a second", cpu, "cpu"),
+        f"checking {check['documents']:,} documents": (f"{seconds(check)}, {check['peak_mib']} MiB", check, "check"),
+        f"coding tree of {large['vertices']:,} labels": (seconds(large), tree, "tree"),
+    }
+    found = [
+        [what, value, of.get("machine", f"{of.get('processors')} cores"), link(f"{results}/bench_{name}.json")]
+        for what, (value, of, name) in rows.items()
+    ]
+    return table(["speed", "", "machine", ""], found)
+
+
+def seconds(found: dict[str, Any]) -> str:
+    """How long something took."""
+    return f"{found['seconds']:.0f} s"
+
+
+def filled(text: str) -> str:
+    """This README with the results of today."""
+    before, _, rest = text.partition(BEGIN)
+    return f"{before}{BEGIN}\n{quality()}\n\n{speed()}\n{END}{rest.partition(END)[2]}"
+
+
+if __name__ == "__main__":
+    readme = ROOT / "README.md"
+    readme.write_text(filled(readme.read_text()))

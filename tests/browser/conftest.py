@@ -1,0 +1,156 @@
+"""A real browser, and real servers with small models."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+import torch
+from playwright.sync_api import BrowserContext, Page, expect
+
+from hill import HillClassifier
+from hill.taxonomy import Taxonomy
+from tests.browser.chromium import open_browser
+from tests.browser.taxonomies import HOSTILE, PREDICTED, hostile_taxonomy, large_taxonomy
+from tests.conftest import animals_taxonomy, toy_documents
+
+KEY = "a key of this test"
+PLAIN = {"decode": {"strategy": "closure", "tune": "off", "calibrate": "off", "threshold": 0.5}}
+expect.set_options(timeout=10_000)
+
+
+@dataclass(frozen=True)
+class Models:
+    """Trained models, and the folders they are served from."""
+
+    animals: HillClassifier
+    fewer: HillClassifier
+    folders: dict[str, Path]
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory, tiny_encoder: Path) -> Models:
+    folder = tmp_path_factory.mktemp("models")
+    made = {
+        "animals": _fit(animals_taxonomy(), *toy_documents(96, 1)),
+        "fewer": _fit(animals_taxonomy(), *toy_documents(24, 2)),
+        "hostile": _fit(hostile_taxonomy(), *HOSTILE),
+        "large": _make_large(tiny_encoder),
+    }
+    for name, classifier in made.items():
+        classifier.save(folder / name)
+    return Models(made["animals"], made["fewer"], {name: folder / name for name in made})
+
+
+def _fit(taxonomy: Taxonomy, texts: list[str], labels: list[list[str]]) -> HillClassifier:
+    return HillClassifier(taxonomy, "linear", PLAIN).fit(texts, labels)
+
+
+def _make_large(encoder: Path) -> HillClassifier:
+    """A model that predicts the same few of very many labels for every text."""
+    settings = PLAIN | {"model": {"encoder": str(encoder)}, "train": {"epochs": 1}}
+    classifier = HillClassifier(large_taxonomy(), "flat", settings).fit(["leaf root", "wing sky"], [["t5"], ["t6"]])
+    with torch.no_grad():
+        bias = classifier.stored.model.head.bias
+        bias.fill_(-5)
+        bias[torch.from_numpy(classifier.taxonomy.encode(PREDICTED))] = 5
+    return classifier
+
+
+@pytest.fixture(scope="session")
+def servers(models: Models) -> Iterator[list[str]]:
+    """Two servers, started at the same time: one of three small models, and one of the large model, with a key."""
+    small = [models.folders[name] for name in ("animals", "fewer", "hostile")]
+    with ExitStack() as stack:
+        started = [_start(stack, small, ""), _start(stack, [models.folders["large"]], KEY)]
+        for process, address in started:
+            _wait(process, address)
+        yield [address for _, address in started]
+        for process, _ in started:
+            process.terminate()
+
+
+@pytest.fixture
+def address(servers: list[str]) -> str:
+    """Two models of animals, and one with labels that look like HTML and formulas."""
+    return servers[0]
+
+
+@pytest.fixture
+def large(servers: list[str]) -> str:
+    """One model with 50,000 labels, for those who have the key."""
+    return servers[1]
+
+
+def _start(stack: ExitStack, folders: list[Path], key: str) -> tuple[subprocess.Popen[bytes], str]:
+    with socket.create_server(("127.0.0.1", 0)) as place:
+        port = place.getsockname()[1]
+    command = [sys.executable, "-m", "hill", "serve", *map(str, folders), "--port", str(port)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HILL_API_KEY": key}
+    process = stack.enter_context(subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL))
+    return process, f"http://127.0.0.1:{port}"
+
+
+def _wait(process: subprocess.Popen[bytes], address: str) -> None:
+    for _ in range(600):
+        assert process.poll() is None, "hill serve ended before it was ready"
+        try:
+            urlopen(f"{address}/readyz", timeout=5).close()
+            return
+        except URLError:
+            time.sleep(0.1)
+    pytest.fail("hill serve was not ready within a minute")
+
+
+@pytest.fixture(scope="session")
+def context() -> Iterator[BrowserContext]:
+    """One for all tests: pages share the cache, and nothing else that this page uses."""
+    with open_browser() as browser:
+        yield browser.new_context(viewport={"width": 1280, "height": 900})
+
+
+@pytest.fixture
+def expected_troubles() -> list[str]:
+    """Patterns of what the console may say in this test, such as a request that was meant to fail."""
+    return []
+
+
+@pytest.fixture
+def blank(context: BrowserContext, expected_troubles: list[str]) -> Iterator[Page]:
+    """An empty page; the test fails if anything went wrong in its console."""
+    page, troubles = context.new_page(), []
+    page.on("console", lambda message: troubles.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: troubles.append(str(error)))
+    page.on("dialog", lambda dialog: (troubles.append("a dialog opened"), dialog.dismiss()))
+    yield page
+    page.close()
+    assert not [text for text in troubles if not any(re.search(known, text) for known in expected_troubles)]
+
+
+@pytest.fixture
+def page(blank: Page, address: str) -> Page:
+    """The page of the animals, ready for use."""
+    return open_at(blank, address)
+
+
+def open_at(page: Page, address: str) -> Page:
+    page.goto(address)
+    page.wait_for_selector("body.ready")
+    return page
+
+
+def classify(page: Page, text: str) -> None:
+    """Put in a text and wait for what is predicted."""
+    with page.expect_response("**/v1/predict"):
+        page.fill("#text", text)
+    expect(page.locator(".panel").first).not_to_have_attribute("aria-busy", "true")
+    page.wait_for_selector(".paths button, .state p")
