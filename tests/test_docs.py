@@ -166,7 +166,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, tiny_encoder: Path) -> Path:
     (world / "run.toml").write_text("[train]\nepochs = 2\n")
     for part in ("docs/examples", "examples"):
         shutil.copytree(ROOT / part, world / part)
-    (world / "docs/images").mkdir()
+    (world / "docs/img").mkdir()
     settings: dict[str, Any] = {"encoder": str(tiny_encoder), "pooling": "cls"}
     texts, labels = toy_documents(60, seed=0)
     documents = label_documents(texts, [[MEANT[label[0]]] for label in labels], LABELS)
