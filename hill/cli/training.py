@@ -32,6 +32,7 @@ def train(
     from hill.settings import read_settings
     from hill.taxonomy import read_taxonomy
     from hill.train.bar import training_bar
+    from hill.train.ranks import join
     from hill.train.run import check_out
     from hill.train.warm import warm_settings
 
@@ -48,17 +49,20 @@ def train(
         name = old
     classifier = HillClassifier(read_taxonomy(taxonomy, language), name, settings)
     check_out(out, resume)
+    ranks = join(classifier.train_config.device)
     documents = read_data(data, classifier.taxonomy)
-    with training_bar(classifier.train_config.metric) as bar:
+    with training_bar(classifier.train_config.metric, shown=ranks.is_main) as bar:
         for report in classifier.training(documents, out, resume, tensorboard):
             bar.show(report)
-    if classifier.warmed:
-        print(f"started from {warm_start}: {classifier.warmed}")
     if "test" in documents:
         classifier.metrics = classifier.evaluate(documents["test"]) | {"split": "test"}
-    classifier.save(out)
-    print_metrics(classifier.metrics)
-    print(f'saved to {out}; try: hill predict {out} "a text"')
+    if ranks.is_main:
+        if classifier.warmed:
+            print(f"started from {warm_start}: {classifier.warmed}")
+        classifier.save(out)
+        print_metrics(classifier.metrics)
+        print(f'saved to {out}; try: hill predict {out} "a text"')
+    ranks.leave()
 
 
 @app.command()

@@ -17,6 +17,7 @@ from hill.data import Documents
 from hill.data.tokens import Tokens
 from hill.errors import ConfigError
 from hill.nn import TextEncoder, level_softmax, level_softmax_loss
+from hill.nn.across import whole
 from hill.nn.siblings import Siblings
 from hill.settings import at_least, one_of
 from hill.taxonomy import Taxonomy
@@ -122,7 +123,8 @@ class HTCModel(nn.Module):
         """Logits (B, L) of a batch, with a loss if it has labels."""
 
     def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The classification loss of the config."""
+        """The classification loss of the config, over all documents of a batch that several processes share."""
+        logits, labels = whole(logits), whole(labels)
         if self.siblings is not None:
             return self.siblings.loss(logits, labels)
         if self.config.loss == "softmax":

@@ -18,6 +18,7 @@ from hill.errors import ConfigError
 from hill.models.base import ModelConfig, VectorModel, total
 from hill.models.family import TextConfig
 from hill.nn import RCNN, TextEncoder, TreeEncoder, nt_xent
+from hill.nn.across import whole
 from hill.nn.graph import LAYERS, GraphEncoder
 from hill.nn.losses import dissimilarity, most_specific, share_none
 from hill.nn.structure import StructureEncoder
@@ -177,19 +178,19 @@ class HILL(VectorModel):
         return nt_xent(*views, self.config.temperature, self._negatives(labels), self._positives(labels))
 
     def _negatives(self, labels: Tensor) -> Tensor | None:
-        """How much each document is a negative of each other: (B, L) to (B, B), or none for all alike."""
+        """How much each document of the whole batch is a negative of each other: (B, B), or none for all alike."""
         match self.config.negatives:
             case "others":
-                return share_none(most_specific(labels, self.child, self.parent))
+                return share_none(most_specific(whole(labels), self.child, self.parent))
             case "weighted":
-                return dissimilarity(labels)
+                return dissimilarity(whole(labels))
         return None
 
     def _positives(self, labels: Tensor) -> Tensor | None:
-        """How much each document is a partner of each other: (B, L) to (B, B), or none for itself alone."""
+        """How much each document of the whole batch is a partner of each other: (B, B), or none for itself alone."""
         if self.config.positives == "own":
             return None
-        return 1 - dissimilarity(most_specific(labels, self.child, self.parent))
+        return 1 - dissimilarity(most_specific(whole(labels), self.child, self.parent))
 
     def _structure(self, labels: int) -> StructureEncoder:
         config, width = self.config, self.text.width

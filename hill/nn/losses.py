@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hill.nn.across import whole
+
 
 def nt_xent(
     one: Tensor,
@@ -21,8 +23,10 @@ def nt_xent(
     With `negatives` (B, B), row j of either view counts that many times in the denominators of document i, 0 leaving
     it out; the diagonal is not read. With `positives` (B, B), row j of either view is a partner of document i too, with
     that weight beside the 1 of its own partner: the target of each cross entropy is then a distribution, as in
-    supervised contrastive learning (Khosla et al., NeurIPS 2020).
+    supervised contrastive learning (Khosla et al., NeurIPS 2020). Of a batch that several processes share, B are all
+    documents, those of `negatives` and `positives` too.
     """
+    one, other = whole(one), whole(other)
     views = F.normalize(torch.cat([one, other]).float(), dim=1)  # (2B, D)
     with torch.autocast(views.device.type, enabled=False):  # a low temperature would magnify what bf16 rounds away
         similarity = views @ views.T / temperature  # (2B, 2B)

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hill.nn.across import is_shared, total
 from hill.nn.labelmap import LabelMap
 from hill.nn.text import initialise
 
@@ -149,13 +150,35 @@ class LevelNet(nn.Module):
 
 
 class RowNorm(nn.BatchNorm1d):
-    """BatchNorm that, for a batch of a single row, which has no variance, uses its running statistics."""
+    """BatchNorm over all rows of a batch, also of one that several processes share.
+
+    For a batch of a single row, which has no variance, it uses its running statistics.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+    momentum: float
 
     def forward(self, rows: Tensor) -> Tensor:
         """(rows, D) to (rows, D)."""
+        if self.training and is_shared():
+            return self._normalise_shared(rows)
         if self.training and len(rows) == 1:
             return F.batch_norm(rows, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
         return super().forward(rows)
+
+    def _normalise_shared(self, rows: Tensor) -> Tensor:
+        """The same with mean and variance over the rows of all processes, of which there are at least 2."""
+        count = total(rows.new_tensor(float(len(rows))))
+        mean = total(rows.sum(dim=0)) / count
+        centred = rows - mean
+        variance = total(centred.square().sum(dim=0)) / count
+        with torch.no_grad():
+            self.num_batches_tracked += 1
+            self.running_mean.lerp_(mean, self.momentum)
+            self.running_var.lerp_(variance * count / (count - 1), self.momentum)
+        return centred * (variance + self.eps).rsqrt() * self.weight + self.bias
 
 
 def row_norm(name: str, width: int) -> nn.Module:

@@ -58,8 +58,9 @@ class TrainingBar:
 
 
 @contextmanager
-def training_bar(metric: str) -> Iterator[TrainingBar]:
-    """A bar on standard error for as long as a training runs."""
+def training_bar(metric: str, shown: bool = True) -> Iterator[TrainingBar]:
+    """A bar on standard error for as long as a training runs; of several ranks, the main one shows it."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[detail]}"))
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True, quiet=not shown)
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
         yield TrainingBar(progress, metric)

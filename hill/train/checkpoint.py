@@ -17,7 +17,10 @@ BEST = "best.safetensors"
 
 
 class Checkpoints:
-    """The latest state of one training, in a folder; the weights of the best epoch are kept in memory beside it."""
+    """The latest state of one training, in a folder; the weights of the best epoch are kept in memory beside it.
+
+    The main rank alone reads and writes. Nothing in a state depends on how many ranks there are.
+    """
 
     def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
         self._folder = folder
@@ -27,7 +30,7 @@ class Checkpoints:
 
     def save_if_due(self, session: Session) -> None:
         """Write the state if the last one is old enough."""
-        if time.monotonic() - self._last >= session.config.checkpoint_seconds:
+        if session.ranks.is_main and time.monotonic() - self._last >= session.config.checkpoint_seconds:
             self.save(session)
 
     def save(self, session: Session) -> None:
@@ -48,27 +51,39 @@ class Checkpoints:
 
     def keep_best(self, session: Session) -> None:
         """Keep the weights of the epoch just finished."""
-        self._best = {name: value.detach().cpu().clone() for name, value in session.model.state_dict().items()}
+        if session.ranks.is_main:
+            self._best = {name: value.detach().cpu().clone() for name, value in session.model.state_dict().items()}
 
     def load_best(self, session: Session) -> None:
         """Set the weights of the best epoch."""
-        load_weights(session.model, self._best, self._folder)
+        if session.ranks.is_main:
+            load_weights(session.model, self._best, self._folder)
+        session.ranks.spread(session.model)
 
     def resume(self, session: Session) -> bool:
         """Set the session to the latest state; false if there is none."""
+        found = session.ranks.from_main(self._read() if session.ranks.is_main else None)
+        if found is None:
+            return False
+        progress, tensors = found
+        load_weights(session.model, tensors["weights"], self._folder)
+        _set_optimiser(session.optimiser, tensors["optimiser"])
+        _set_random(tensors["random"], session.device)
+        session.progress = Progress(**progress)
+        return True
+
+    def _read(self) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]] | None:
+        """Progress, and the tensors of weights, optimiser and random state, of the latest state if there is one."""
         states = sorted(self._folder.glob("state-*"))
         if not states:
-            return False
+            return None
         folder = states[-1]
         check_folder(folder)
         state = read_json(folder / "state.json")
         self._check_facts(state["facts"], folder)
-        load_weights(session.model, read_tensors(folder / "weights.safetensors", str(session.device)), folder)
-        _set_optimiser(session.optimiser, read_tensors(folder / "optimiser.safetensors"))
-        _set_random(read_tensors(folder / "random.safetensors"), session.device)
-        session.progress = Progress(**state["progress"])
         self._best = read_tensors(folder / BEST)
-        return True
+        names = ("weights", "optimiser", "random")
+        return state["progress"], {name: read_tensors(folder / f"{name}.safetensors") for name in names}
 
     def _check_facts(self, found: dict[str, Any], folder: Path) -> None:
         for key, value in self._facts.items():

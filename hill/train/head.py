@@ -40,7 +40,7 @@ def embed(session: Session, tokens: Tokens) -> Iterator[tuple[Tensor, Tensor]]:
     session.model.eval()
     for documents, batch in reading(session, tokens):
         with torch.inference_mode(), session.tf32(), session.autocast():
-            vectors = session.model.text.read(batch)
+            vectors = session.ranks.whole(session.model.text.read(batch), documents)
         yield torch.from_numpy(documents), vectors.float()
 
 

@@ -32,7 +32,7 @@ def make_steps(session: Session, data: Split) -> Steps:
     """The fastest way to take steps on this device with this model."""
     if not session.packed:
         return Steps(session, data)
-    recorded = session.config.accumulate == 1 and not session.config.recompute
+    recorded = session.config.accumulate == 1 and not session.config.recompute and session.ranks.count == 1
     return (GraphedSteps if recorded else PackedSteps)(session, data)
 
 
@@ -78,6 +78,7 @@ def train(session: Session, data: Split, dev: Split | None, taxonomy: Taxonomy) 
             group = order[start : start + config.accumulate]
             progress.step += 1
             rate = set_rates(session.optimiser, config, progress.step, total)
+            session.ranks.seed_step(config.seed, progress.step)
             taken = steps.take(group)
             progress.position += len(group)
             documents = sum(map(len, group))
@@ -111,8 +112,9 @@ def score_split(session: Session, split: Split, taxonomy: Taxonomy) -> dict[str,
     """Every metric of a split, labels chosen as the paper does: scores above 0.5, or the best of each level."""
     scorer = Scorer(taxonomy)
     for documents, scores in score_documents(session, split.tokens):
-        scorer.update(split.labels[documents].toarray(), choose(session.model, scores), scores)
-    return scorer.result()
+        if session.ranks.is_main:
+            scorer.update(split.labels[documents].toarray(), choose(session.model, scores), scores)
+    return session.ranks.from_main(scorer.result() if session.ranks.is_main else {})
 
 
 def choose(model: HTCModel, scores: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
@@ -135,13 +137,14 @@ def choose(model: HTCModel, scores: npt.NDArray[np.float32]) -> npt.NDArray[np.b
 def score_documents(session: Session, tokens: Tokens) -> Iterator[tuple[IntArray, npt.NDArray[np.float32]]]:
     """Scores (documents of the batch, L) of all documents, batch by batch, with which documents they are.
 
-    The device computes the next batch while the scores of the last are looked at.
+    The device computes the next batch while the scores of the last are looked at. Every rank reads its part of each
+    batch and gets the scores of all.
     """
     session.model.eval()
     waiting: tuple[IntArray, Tensor] | None = None
     for documents, batch in reading(session, tokens):
         with torch.inference_mode(), session.tf32(), session.autocast():
-            scores = session.model.scores(session.model(batch).logits)
+            scores = session.ranks.whole(session.model.scores(session.model(batch).logits), documents)
         if waiting:
             yield waiting[0], waiting[1].cpu().numpy()
         waiting = documents, scores
@@ -150,11 +153,13 @@ def score_documents(session: Session, tokens: Tokens) -> Iterator[tuple[IntArray
 
 
 def reading(session: Session, tokens: Tokens) -> Iterator[tuple[IntArray, Batch | Packed]]:
-    """All documents in batches on the device, longest first, with which documents they are."""
+    """All documents in batches, longest first, with which documents they are; on the device, this rank's part."""
+    ranks = session.ranks
     if not session.packed:
-        for documents in reading_order(tokens.lengths, READ_BATCH):
-            yield documents, to_device(collate(tokens, None, documents, session.pad), session.device)
+        for documents in reading_order(tokens.lengths, READ_BATCH * ranks.count):
+            yield documents, to_device(collate(tokens, None, ranks.part(documents), session.pad), session.device)
         return
     resident = Resident(tokens, None, session.pad, session.device)
-    for documents in reading_order(tokens.lengths, 0, READ_TOKENS):
-        yield documents, resident.packed(move(torch.from_numpy(documents), session.device), resident.size(documents))
+    for documents in reading_order(tokens.lengths, 0, READ_TOKENS * ranks.count):
+        mine = ranks.part(documents)
+        yield documents, resident.packed(move(torch.from_numpy(mine), session.device), resident.size(mine))

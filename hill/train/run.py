@@ -57,20 +57,25 @@ def run(
     tensorboard: bool = False,
 ) -> Iterator[Report]:
     """Train and end with the weights of the best epoch; `facts` must be the same when a training is resumed."""
+    session.ranks.check_same(facts)
     checkpoints = Checkpoints(out / "checkpoints", facts)
-    log = Log(out / "log.jsonl", need("torch.utils.tensorboard", "track", "--tensorboard") if tensorboard else None)
-    if resume and checkpoints.resume(session):
-        log.write({"resumed": session.progress.step})
-    else:
-        yield from _fit_before(session, data)
-        checkpoints.save_if_due(session)
-    for report in train(session, data, dev, taxonomy):
-        if isinstance(report, Epoch) and report.improved:
-            checkpoints.keep_best(session)
-        checkpoints.save_if_due(session)
-        log.report(report)
-        yield report
-    checkpoints.load_best(session)
+    board = need("torch.utils.tensorboard", "track", "--tensorboard") if tensorboard else None
+    log = Log(out / "log.jsonl", board) if session.ranks.is_main else None
+    with session.ranks.watching():
+        if resume and checkpoints.resume(session):
+            if log:
+                log.write({"resumed": session.progress.step, "ranks": session.ranks.count})
+        else:
+            yield from _fit_before(session, data)
+            checkpoints.save_if_due(session)
+        for report in train(session, data, dev, taxonomy):
+            if isinstance(report, Epoch) and report.improved:
+                checkpoints.keep_best(session)
+            checkpoints.save_if_due(session)
+            if log:
+                log.report(report)
+            yield report
+        checkpoints.load_best(session)
 
 
 def _fit_before(session: Session, data: Split) -> Iterator[Fitted]:

@@ -17,6 +17,7 @@ from hill.models import HTCModel
 from hill.nn import Transformer
 from hill.train.config import TrainConfig
 from hill.train.optim import make_optimiser
+from hill.train.ranks import Ranks, joined
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Session:
     config: TrainConfig
     device: torch.device
     progress: Progress = field(default_factory=Progress)
+    ranks: Ranks = field(default_factory=joined)
 
     def __post_init__(self) -> None:
         if self.config.stages == "two" and not self.model.stages:
@@ -59,6 +61,7 @@ class Session:
                 "train.stages is 'two', but this model has no contrastive loss that could be trained first; "
                 "set train.stages=one, or use model hill with model.contrast above 0"
             )
+        self.device = self.ranks.device or self.device
         self.model.to(self.device)
         self._set_up_encoder()
         self.optimiser = make_optimiser(self.model, self.config, self.packed and self.device.type == "cuda")
@@ -68,7 +71,7 @@ class Session:
         text = model.text
         if not isinstance(text, Transformer):
             return
-        if self.packed and self.config.compile:
+        if self.packed and self.config.compile and self.ranks.count == 1:
             model.classify = torch.compile(model.classify)
         if self.packed and self.config.recompute:
             text.packed_layer = partial(checkpoint, text.packed_layer, use_reentrant=False)

@@ -1,7 +1,9 @@
 """Steps of a training: padded batches as everywhere, packed ones on a GPU."""
 
+from copy import deepcopy
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,6 +29,7 @@ class Steps:
     def __init__(self, session: Session, data: Split) -> None:
         self.session = session
         self.data = data
+        self.model = session.ranks.wrap(session.model, self.is_uneven)
 
     def begin(self, stage: str) -> None:
         """Take the steps of this stage of the model from here on."""
@@ -39,10 +42,27 @@ class Steps:
 
     def take(self, group: list[IntArray]) -> Taken:
         """One step on these batches, whose gradients are added up."""
-        outputs = [self.backward(self.batch(documents), len(group)) for documents in group]
+        outputs = [self.learn(documents, len(group), documents is group[-1]) for documents in group]
         self.update()
         parts = {name: part.detach() for name, part in outputs[-1].parts.items()}
         return Taken(torch.stack([loss_of(output).detach() for output in outputs]).mean(), parts)
+
+    def learn(self, documents: IntArray, share: int, last: bool) -> Output:
+        """The gradients of a batch, one of so many, of which each rank reads its part."""
+        ranks = self.session.ranks
+        with ranks.sharing(documents), ranks.adding_up(self.model, last):
+            return self.backward(self.batch(ranks.part(documents)), share)
+
+    def is_uneven(self) -> bool:
+        """Whether some weights get no gradient, at least in a stage; found by a trial with a copy of the model."""
+        if self.session.config.first_epochs:
+            return True
+        model = deepcopy(self.session.model).train()
+        device = self.session.device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []), self.session.autocast():
+            loss = loss_of(model(self.batch(np.arange(1))))
+        weights = [weight for weight in model.parameters() if weight.requires_grad]
+        return any(grad is None for grad in torch.autograd.grad(loss, weights, allow_unused=True))
 
     def batch(self, documents: IntArray) -> Batch | Packed:
         """These documents on the device."""
@@ -53,7 +73,7 @@ class Steps:
         """The gradients of a batch, one of so many."""
         with self.session.tf32():
             with self.session.autocast():
-                output: Output = self.session.model(batch)
+                output: Output = self.model(batch)
             (loss_of(output) / share).backward()  # type: ignore[no-untyped-call]
         return output
 
@@ -72,8 +92,8 @@ class PackedSteps(Steps):
     by_length = False
 
     def __init__(self, session: Session, data: Split) -> None:
-        super().__init__(session, data)
         self.resident = Resident(data.tokens, data.labels, session.pad, session.device)
+        super().__init__(session, data)
 
     def batch(self, documents: IntArray) -> Packed:
         """These documents, one after the other."""
