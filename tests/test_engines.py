@@ -1,0 +1,451 @@
+"""Prediction in bulk on this machine: what is a part, what is in it, and that none is lost, doubled or half there."""
+
+import csv
+import gzip
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from hill.classifier import HillClassifier
+from hill.cli import app
+from hill.decode import DecodeConfig
+from hill.engines import Bulk, Cut
+from hill.engines.columns import Columns
+from hill.engines.parts import Part, find_parts
+from hill.engines.rows import CHUNK, Row, read_rows
+from hill.engines.source import version_of
+from hill.engines.write import read_written, write_part
+from hill.errors import ConfigError, DataError, HillError
+from hill.predictor import Scored
+from hill.taxonomy import Taxonomy
+from tests.conftest import ROOT, animals_taxonomy, random_taxonomy, toy_documents
+from tests.test_engines_made import Drawn, Slow, always_dying
+
+
+def save_model(encoder: Path, folder: Path) -> Path:
+    """A HILL that learned from 64 documents."""
+    learning = {"epochs": 6, "batch_size": 8, "encoder_lr": 5e-3, "lr": 5e-3, "head_start": "off"}
+    settings = {"model": {"encoder": str(encoder), "pooling": "mean"}, "train": learning, "data": {"max_length": 16}}
+    HillClassifier(animals_taxonomy(), "hill", settings).fit(*toy_documents(64, 0)).save(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(tiny_encoder, tmp_path_factory.mktemp("bulk") / "model")
+
+
+def job(model: Path, source: Any, folder: Path, **options: Any) -> Bulk:
+    return Bulk(partial(HillClassifier.load, model), model, str(source), folder, **options)
+
+
+def drain(bulk: Bulk) -> Bulk:
+    for _ in bulk.run():
+        pass
+    return bulk
+
+
+def rows_of(file: Path) -> list[dict[str, Any]]:
+    return pq.read_table(file).to_pylist()
+
+
+def write_jsonl(file: Path, texts: Sequence[Any], name: str = "d") -> Path:
+    file.write_text("".join(json.dumps({"id": f"{name}{i}", "text": text}) + "\n" for i, text in enumerate(texts)))
+    return file
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("strategy", ["closure", "raw"])
+@pytest.mark.parametrize("taxonomy", [animals_taxonomy(), random_taxonomy(3), random_taxonomy(4, most_parents=3)])
+def test_columns_say_what_predictions_say(taxonomy: Taxonomy, strategy: str) -> None:
+    predictor = Drawn(taxonomy, strategy)
+    rows = [Row(f"k{i}", "x" * (i * 7 % 11) + str(i), None) for i in range(40)]
+    rows[3] = Row("bad", "", "the text is empty")
+    rows[39] = Row("worse", "", "there is no text")
+    table = Columns(predictor).table(rows)
+    good = [row for row in rows if not row.error]
+    expected = {row.id: found for row, found in zip(good, predictor.predictions([r.text for r in good]), strict=True)}
+    assert sum(len(found.paths) for found in expected.values()) > 40
+    for row, found in zip(rows, table.to_pylist(), strict=True):
+        assert (found["id"], found["error"]) == (row.id, row.error)
+        wanted = expected.get(row.id)
+        assert found["labels"] == (list(wanted.labels) if wanted else [])
+        assert found["scores"] == pytest.approx(wanted.scores if wanted else [], abs=1e-7)
+        assert found["paths"] == ([list(path) for path in wanted.paths] if wanted else [])
+
+
+def test_a_table_of_bad_rows_alone_and_of_texts_without_labels() -> None:
+    predictor = Drawn(animals_taxonomy())
+    assert Columns(predictor).table([Row("0", "", "the text is empty")]).to_pylist()[0]["labels"] == []
+    predictor.decode_config = DecodeConfig(threshold=1.0)
+    found = Columns(predictor).table([Row("0", "a", None), Row("1", "b", None)]).to_pylist()
+    assert [row["paths"] for row in found] == [[], []]
+
+
+def test_a_folder_gives_one_part_for_each_file_of_it(model: Path, tmp_path: Path) -> None:
+    texts, source, out = toy_documents(30, 5)[0], tmp_path / "in", tmp_path / "out"
+    (source / "deep").mkdir(parents=True)
+    write_jsonl(source / "a.jsonl", texts[:10])
+    (source / "a.jsonl.gz").write_bytes(gzip.compress(write_jsonl(tmp_path / "z", texts[10:15]).read_bytes()))
+    with (source / "deep" / "b.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["Text", "id"], *([f"{text}\n", i] for i, text in enumerate(texts[15:20]))])
+    pq.write_table(pa.table({"text": texts[20:], "labels": ["x"] * 10}), source / "c.parquet")
+    (source / "README.md").write_text("no data")
+    (source / "_manifest.json").write_text("{}")
+    bulk = drain(job(model, source, out))
+    parts = ["a.jsonl.gz.parquet", "a.jsonl.parquet", "c.parquet", "deep/b.csv.parquet"]
+    assert names_in(out) == ["_done.json", "_lock", "_manifest.json", *parts]
+    assert json.loads((out / "_done.json").read_text()) == {"parts": 4, "rows": 30, "errors": 0}
+    assert (bulk.rows, bulk.bad, bulk.example) == (30, 0, "")
+    found = rows_of(out / parts[1]) + rows_of(out / parts[0]) + rows_of(out / parts[3]) + rows_of(out / parts[2])
+    ids = [f"d{i}" for i in range(10)] + [f"d{i}" for i in range(5)] + [str(i) for i in range(5)]
+    assert [row["id"] for row in found] == ids + [str(i) for i in range(10)], "without an id, the number of the row"
+    expected = HillClassifier.load(model).predictions(texts)
+    assert len({prediction.labels for prediction in expected}) > 1
+    for row, prediction in zip(found, expected, strict=True):
+        assert row["labels"] == list(prediction.labels) and row["error"] is None
+        assert row["scores"] == pytest.approx(prediction.scores, abs=1e-5)
+        assert row["paths"] == [list(path) for path in prediction.paths]
+
+
+@pytest.mark.parametrize("pattern", ["*.jsonl", "**/*.jsonl", "[ab].jsonl", "b.*"])
+def test_a_glob_finds_what_it_finds_elsewhere(tmp_path: Path, pattern: str) -> None:
+    for name in ["a.jsonl", "b.jsonl", "deep/b.jsonl", "deep/er/c.jsonl", "d.jsonl", ".hidden.jsonl", "_x.jsonl"]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        write_jsonl(tmp_path / name, ["a"])
+    parts = find_parts(str(tmp_path / pattern), Cut(), tmp_path / "out")
+    wanted = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.glob(pattern) if p.name[0] not in "._")
+    assert [part.name for part in parts] == [f"{name}.parquet" for name in wanted]
+    assert [part.source for part in parts] == [str(tmp_path / name) for name in wanted]
+
+
+def test_files_elsewhere_are_read_by_uri(model: Path, tmp_path: Path) -> None:
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/shop/a.jsonl", b'{"text": "fur milk"}\n')
+    memory.pipe("/shop/b.jsonl", b'{"text": "leaf root"}\n{"text": "wing"}\n')
+    drain(job(model, "memory://shop/*.jsonl", tmp_path / "out"))
+    assert [len(rows_of(tmp_path / "out" / name)) for name in ("a.jsonl.parquet", "b.jsonl.parquet")] == [1, 2]
+    with pytest.raises(ConfigError, match=r"cannot open 'nowhere://a/b': .*install what reads it"):
+        find_parts("nowhere://a/b", Cut(), tmp_path)
+
+
+def parts_with_rows(source: Path, cut: Cut) -> tuple[list[Part], list[Row]]:
+    parts = find_parts(str(source), cut, source / "out")
+    return parts, [row for part in parts for chunk in read_rows(part) for row in chunk]
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".csv", ".tsv", ".jsonl.gz", ".csv.gz"])
+def test_large_files_are_cut_between_rows(tmp_path: Path, ending: str) -> None:
+    texts = [f'größe {i}\r\nline two, and\ttabs "quoted"' if i % 3 else f"t{i}" for i in range(23)]
+    raw = tmp_path / "raw"
+    with raw.open("w", newline="", encoding="utf-8-sig") as file:
+        if "jsonl" in ending:
+            file.writelines(json.dumps({"text": text}, ensure_ascii=False) + "\n\n" for text in texts)
+        else:
+            rows = csv.writer(file, delimiter="\t" if "tsv" in ending else ",")
+            rows.writerows([["text", "other"], *([text, "x"] for text in texts)])
+    source = tmp_path / f"big{ending}"
+    source.write_bytes(gzip.compress(raw.read_bytes()) if ending.endswith("gz") else raw.read_bytes())
+    parts, rows = parts_with_rows(source, Cut(rows=5, whole=10))
+    assert [(row.id, row.text, row.error) for row in rows] == [(str(i), text, None) for i, text in enumerate(texts)]
+    assert [part.rows for part in parts] == [5, 5, 5, 5, 3]
+    assert [part.name for part in parts] == [f"big{ending}.parquet/{i:05}.parquet" for i in range(5)]
+    assert [part.name for part in parts_with_rows(source, Cut(rows=5))[0]] == [f"big{ending}.parquet"]
+
+
+def test_large_parquet_is_cut_between_row_groups(tmp_path: Path) -> None:
+    table = pa.table({"id": range(100, 134), "text": [f"t{i}" for i in range(34)]})
+    pq.write_table(table, tmp_path / "x.parquet", row_group_size=4)
+    parts, rows = parts_with_rows(tmp_path / "x.parquet", Cut(rows=10))
+    assert [(row.id, row.text) for row in rows] == [(str(100 + i), f"t{i}") for i in range(34)]
+    assert [part.rows for part in parts] == [8, 8, 8, 10]
+    assert [part.groups for part in parts] == [(0, 1), (2, 3), (4, 5), (6, 7, 8)]
+    assert [part.first for part in parts] == [0, 8, 16, 24]
+    assert [len(part.groups or ()) for part in parts_with_rows(tmp_path / "x.parquet", Cut(rows=1))[0]] == [1] * 9
+
+
+@pytest.mark.parametrize("name", ["x.parquet", "x.jsonl", "x.csv"])
+def test_a_file_without_rows_is_a_part_without_rows(model: Path, tmp_path: Path, name: str) -> None:
+    pq.write_table(pa.table({"text": pa.array([], pa.string())}), tmp_path / "x.parquet")
+    (tmp_path / "x.jsonl").write_text("")
+    (tmp_path / "x.csv").write_text("id,text\n")
+    drain(job(model, tmp_path / name, tmp_path / "out"))
+    assert rows_of(next((tmp_path / "out").glob("*.parquet"))) == []
+
+
+def test_bad_rows_do_not_stop_a_job(model: Path, tmp_path: Path) -> None:
+    lines = ['{"id": "a", "text": "fur"}', '{"id": "b", "text": " "}', "{oops", '{"id": 7}', '{"text": 3}', "[1]"]
+    lines += ['{"id": "\\ud800", "text": "x \\ud800"}', '{"id": null, "text": "bärk"}']
+    (tmp_path / "x.jsonl").write_text("\n".join(lines))
+    bulk = drain(job(model, tmp_path / "x.jsonl", tmp_path / "out"))
+    found = rows_of(tmp_path / "out" / "x.jsonl.parquet")
+    assert [row["id"] for row in found] == ["a", "b", "2", "7", "4", "5", "?", "7"]
+    errors = [row["error"] or "" for row in found]
+    begins = ["", "the text is empty", "not JSON: ", "there is no text", "the text is int; expected", "a JSON list"]
+    for error, begin in zip(errors, [*begins, "the text has half of a character", ""], strict=True):
+        assert error.startswith(begin) and bool(error) == bool(begin)
+    assert (bulk.rows, bulk.bad) == (8, 6)
+    assert bulk.example == f"'b' of '{tmp_path / 'x.jsonl'}': the text is empty"
+    assert read_written(tmp_path / "out" / "x.jsonl.parquet", "x.jsonl.parquet") == bulk.written[0]
+
+
+def test_input_that_cannot_be_predicted_at_all_is_refused(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,texts\n1,fur\n")
+    pq.write_table(pa.table({"body": ["fur"]}), tmp_path / "b.parquet")
+    whole = gzip.compress(b'{"text": "fur"}\n' * 9_000)
+    (tmp_path / "c.jsonl.gz").write_bytes(whole[:-20])
+    (tmp_path / "d.parquet").write_text("PAR1")
+    (tmp_path / "e.csv").write_bytes(b"text\nfur\rmilk\nwing\n")
+    out = tmp_path / "out"
+    for name, message in {
+        "a.csv": r"has no column 'text' but 'id', 'texts'; rename",
+        "b.parquet": r"has no column 'text' but 'body'",
+        "c.jsonl.gz": r"c.jsonl.gz' breaks off: .*; repair it",
+        "d.parquet": r"d.parquet' cannot be read: ",
+        "e.csv": r"e.csv' breaks off: .*new-line",
+        "f.csv": r"f.csv' does not exist",
+        "*.nothing": r"names no data file; expected JSONL",
+    }.items():
+        with pytest.raises(DataError, match=message):
+            drain(job(model, tmp_path / name, out / name[0]))
+    assert not list(out.rglob("*.parquet")) and not list(out.rglob("*.draft"))
+    write_jsonl(tmp_path / "x.jsonl", ["a"])
+    write_jsonl(tmp_path / "x.jsonl.parquet", ["a"])
+    with pytest.raises(ConfigError, match="unknown engine 'spark'; expected local, ray"):
+        job(model, tmp_path / "x.jsonl", out, engine="spark")
+    with pytest.raises(ConfigError, match="workers is -1; expected at least 0"):
+        job(model, tmp_path / "x.jsonl", out, workers=-1)
+
+
+def test_two_files_for_one_part_are_refused(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "x.jsonl", ["a"])
+    pq.write_table(pa.table({"text": ["a"]}), tmp_path / "x.jsonl.parquet")
+    with pytest.raises(DataError, match=r"would both be written to 'x.jsonl.parquet'; rename one"):
+        find_parts(str(tmp_path), Cut(), tmp_path / "out")
+
+
+def test_a_run_goes_on_where_it_was_stopped(model: Path, tmp_path: Path) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    for name in "abc":
+        write_jsonl(source / f"{name}.jsonl", ["fur milk", "leaf"], name)
+    steps = job(model, source, out).run()
+    for _ in range(3):
+        next(steps)
+    steps.close()
+    assert [name for name in names_in(out) if "parquet" in name] == ["a.jsonl.parquet"], "no half part"
+    before = (out / "a.jsonl.parquet").stat().st_mtime_ns
+    (out / ".b.jsonl.parquet.7-0.draft").write_text("what a killed run leaves")
+    write_jsonl(source / "d.jsonl", ["wing"])
+    steps = job(model, source, out).run()
+    assert next(steps) == 2, "what is there"
+    assert not list(out.glob(".*")), "what was half written is gone"
+    assert list(steps) == [2, 2, 1], "what was left, then what is new"
+    assert (out / "a.jsonl.parquet").stat().st_mtime_ns == before
+    assert [name for name in names_in(out) if "parquet" in name] == [f"{name}.jsonl.parquet" for name in "abcd"]
+    (out / "b.jsonl.parquet").write_bytes((out / "b.jsonl.parquet").read_bytes()[:-9])
+    assert list(job(model, source, out).run()) == [5, 2], "a damaged part is written again"
+
+
+def change_text(source: Path, model: Path) -> None:
+    write_jsonl(source / "a.jsonl", ["leaf root"], "z")
+
+
+def change_time(source: Path, model: Path) -> None:
+    os.utime(source / "a.jsonl", (1, 1))
+
+
+def remove_file(source: Path, model: Path) -> None:
+    (source / "a.jsonl").rename(source / "z.jsonl")
+
+
+def change_model(source: Path, model: Path) -> None:
+    (model / "files.json").write_text((model / "files.json").read_text() + "\n")
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (change_text, r"a.jsonl' has changed since '.*' was begun; give another --output"),
+        (change_time, r"a.jsonl' has changed since"),
+        (remove_file, r"was begun with '.*a.jsonl', which the input lacks now; give another"),
+        (change_model, r"holds predictions of another model; give another --output, or remove"),
+    ],
+)
+def test_a_run_does_not_go_on_with_something_else(
+    tmp_path: Path, change: Callable[[Path, Path], None], message: str
+) -> None:
+    source, model, out = tmp_path / "in", tmp_path / "model", tmp_path / "out"
+    for folder in (source, model):
+        folder.mkdir()
+    (model / "files.json").write_text("{}")
+    for name in "ab":
+        write_jsonl(source / f"{name}.jsonl", ["fur milk", "leaf"], name)
+    load = partial(Drawn, animals_taxonomy())
+    drain(Bulk(load, model, str(source), out))
+    assert list(Bulk(load, model, str(source), out).run()) == [4]
+    with pytest.raises(ConfigError, match=r"was begun with .*'rows': 100000.* now they are .*'rows': 1"):
+        drain(Bulk(load, model, str(source), out, cut=Cut(rows=1)))
+    change(source, model)
+    before = names_in(out)
+    with pytest.raises(ConfigError, match=message):
+        drain(Bulk(load, model, str(source), out))
+    assert names_in(out) == before
+
+
+def test_a_folder_of_something_else_is_left_alone(model: Path, tmp_path: Path) -> None:
+    source, out = write_jsonl(tmp_path / "a.jsonl", ["fur"]), tmp_path / "out"
+    out.mkdir()
+    (out / "thesis.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="holds something else than predictions; give an empty or a new folder"):
+        drain(job(model, source, out))
+    assert names_in(out) == ["thesis.txt"]
+    first = job(model, source, tmp_path / "new").run()
+    next(first)
+    with pytest.raises(ConfigError, match="another run writes to"):
+        drain(job(model, source, tmp_path / "new"))
+    first.close()
+    drain(job(model, source, tmp_path / "new"))
+
+
+class Changing(Drawn):
+    """A predictor under whose hands the source grows."""
+
+    def scores(self, texts: Sequence[str]) -> Iterator[Scored]:
+        with Path(os.environ["HILL_TEST_SOURCE"]).open("a") as file:
+            file.write('{"text": "late"}\n')
+        return super().scores(texts)
+
+
+def test_a_part_is_checked_before_it_has_its_name(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", ["fur"] * (CHUNK + 2))
+    part = find_parts(str(source), Cut(), tmp_path / "out")[0]
+    columns = Columns(Drawn(animals_taxonomy()))
+    table = columns.table
+    for wrong in (lambda rows: table(rows).slice(1), lambda rows: table(rows[::-1])):
+        monkeypatch.setattr(columns, "table", wrong)
+        with pytest.raises(DataError, match=r"has \d+ rows on disk, 4098 were read"):
+            list(write_part(columns, part, tmp_path / "out"))
+    monkeypatch.setenv("HILL_TEST_SOURCE", str(source))
+    with pytest.raises(DataError, match=r"a.jsonl' changed while it was read"):
+        list(write_part(Columns(Changing(animals_taxonomy())), part, tmp_path / "out"))
+    source.unlink()
+    with pytest.raises(DataError, match=r"a.jsonl' breaks off: the file cannot be read on: .*No such file"):
+        list(write_part(columns, part, tmp_path / "out"))
+    with pytest.raises(DataError, match=r"cannot read '.*a.jsonl': No such file"):
+        version_of(str(source))
+    assert names_in(tmp_path / "out") == []
+
+
+def test_processes_share_the_parts_and_one_that_dies_loses_nothing(model: Path, tmp_path: Path) -> None:
+    source, marks = tmp_path / "in", tmp_path / "marks"
+    for folder in (source, marks):
+        folder.mkdir()
+    for number in range(5):
+        write_jsonl(source / f"{number}.jsonl", [f"{number} {row}" for row in range(CHUNK + 4)], f"f{number}-")
+    bulk = Bulk(partial(Slow, marks, 1), model, str(source), tmp_path / "two", workers=2)
+    assert sum(bulk.run()) == 5 * (CHUNK + 4), "rows of the process that died are counted once"
+    assert len(list(marks.iterdir())) == 1
+    one = drain(Bulk(Slow, model, str(source), tmp_path / "one"))
+    assert sorted(one.written, key=lambda w: w.name) == sorted(bulk.written, key=lambda w: w.name)
+    for part in one.parts:
+        assert rows_of(tmp_path / "one" / part.name) == rows_of(tmp_path / "two" / part.name)
+    assert not list((tmp_path / "two").glob(".*"))
+    (source / "0.jsonl").write_text('{"text": "fur"')
+    (source / "1.csv").write_text("id,body\n1,2\n")
+    with pytest.raises(DataError, match="has no column 'text'"):
+        drain(Bulk(Slow, model, str(source), tmp_path / "three", workers=2))
+
+
+def test_a_part_that_kills_every_process_ends_the_job(model: Path, tmp_path: Path) -> None:
+    for name in "ab":
+        write_jsonl(tmp_path / f"{name}.jsonl", ["fur"])
+    with pytest.raises(HillError, match=r"3 processes died on '.*' \(exit code 3\).*fewer --workers"):
+        drain(Bulk(always_dying, model, str(tmp_path / "*.jsonl"), tmp_path / "out", workers=2))
+
+
+SLOW = """
+import sys
+from hill.engines import Bulk
+from tests.test_engines_made import Slow
+if __name__ == "__main__":
+    for _ in Bulk(Slow, sys.argv[1], sys.argv[2], sys.argv[3], workers=int(sys.argv[4])).run():
+        pass
+"""
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_killed_run_leaves_whole_parts_and_goes_on(model: Path, tmp_path: Path, workers: str) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    for number in range(12):
+        write_jsonl(source / f"{number:02}.jsonl", toy_documents(20, number)[0])
+    (tmp_path / "slow.py").write_text(SLOW)
+    command = [sys.executable, str(tmp_path / "slow.py"), str(model), str(source), str(out), workers]
+    run = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    patience = time.monotonic() + 60
+    while len(list(out.glob("*.parquet"))) < 3 and time.monotonic() < patience:
+        time.sleep(0.05)
+    run.kill()
+    run.wait()
+    for settled in pairwise(iter(lambda: (time.sleep(0.7), names_in(out))[1], None)):
+        if settled[0] == settled[1]:
+            break
+    kept = {file: file.stat().st_mtime_ns for file in out.glob("*.parquet")}
+    assert 3 <= len(kept) < 12
+    assert all(len(rows_of(file)) == 20 for file in kept)
+    drain(Bulk(Slow, model, str(source), out))
+    drain(Bulk(Slow, model, str(source), tmp_path / "one"))
+    assert all(file.stat().st_mtime_ns == before for file, before in kept.items())
+    for part in sorted((tmp_path / "one").glob("*.parquet")):
+        assert rows_of(part) == rows_of(out / part.name)
+    assert names_in(out) == names_in(tmp_path / "one")
+
+
+def hill(*arguments: Any) -> Any:
+    return CliRunner().invoke(app, ["predict", *map(str, arguments)])
+
+
+def test_the_command_writes_parts_into_a_folder(model: Path, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl", ["fur milk", ""])
+    write_jsonl(tmp_path / "b.jsonl", ["leaf"])
+    given = ("--input", tmp_path / "*.jsonl", "--output")
+    found = hill(model, *given, tmp_path / "out")
+    assert found.exit_code == 0 and f"3 rows in 2 parts in {tmp_path / 'out'}" in found.stdout
+    assert "rows with an error in place of labels: 1, such as 'd1' of" in found.stderr
+    again = hill(model, *given, tmp_path / "out", "--strict", "--json")
+    assert again.exit_code == 1, "with --strict a bad row is a failure"
+    assert {**json.loads(again.stdout), "example": ""} == {"parts": 2, "rows": 3, "errors": 1, "example": ""}
+    assert hill(model, "--input", tmp_path / "b.jsonl", "--output", tmp_path / "o2", "--strict").exit_code == 0
+    write_jsonl(tmp_path / "c.jsonl", ["", " "])
+    assert hill(model, "--input", tmp_path / "c.jsonl", "--output", tmp_path / "o3").exit_code == 1, "nothing is good"
+
+
+def test_the_command_still_writes_one_file(model: Path, tmp_path: Path) -> None:
+    source, target = write_jsonl(tmp_path / "a.jsonl", ["fur milk", "leaf"]), tmp_path / "out.jsonl"
+    assert hill(model, "--input", source, "--output", target).exit_code == 0
+    assert [json.loads(line)["id"] for line in target.read_text().splitlines()] == ["d0", "d1"]
+    for options in (("--engine", "ray"), ("--workers", 2)):
+        with pytest.raises(ConfigError, match="give it a folder"):
+            CliRunner().invoke(
+                app,
+                ["predict", str(model), "--input", str(source), "--output", str(target), *map(str, options)],
+                catch_exceptions=False,
+            )
