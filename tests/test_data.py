@@ -11,6 +11,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from hill.data import Documents, find_splits, read_data
+from hill.data.records import read_fields
 from hill.errors import ConfigError, DataError
 from hill.taxonomy import Taxonomy
 
@@ -151,7 +152,7 @@ def test_the_first_unusable_record_is_refused(
 
 def test_parquet_without_the_columns(tmp_path: Path, animals: Taxonomy) -> None:
     write(tmp_path / "t.parquet", [{"words": "x", "labels": ["p"]}])
-    with pytest.raises(DataError, match="the columns are words, labels; expected text and labels"):
+    with pytest.raises(DataError, match="the columns are words, labels; expected text, and labels to train on"):
         read_data(tmp_path / "t.parquet", animals)
 
 
@@ -167,3 +168,9 @@ def test_long_texts_are_read(tmp_path: Path, animals: Taxonomy) -> None:
     for suffix in ("jsonl", "csv"):
         path = write(tmp_path / f"train.{suffix}", [{"id": "1", "text": text, "labels": ["p"]}])
         assert read_data(path, animals)["train"].texts == [text]
+
+
+def test_texts_to_predict_need_no_labels_in_parquet_either(tmp_path: Path) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(arrow.table({"id": ["a", "b"], "text": ["one", "two"]}), tmp_path / "texts.parquet")
+    assert list(read_fields([tmp_path / "texts.parquet"])) == [("a", "one"), ("b", "two")]

@@ -78,9 +78,7 @@ def test_documents_with_like_labels_are_partners_if_asked(tiny_encoder: Path) ->
     views = model.text_view(text), model.tree_view(model.structure(text))
     expected = nt_xent(*views, 1.0, positives=alike) * 0.1
     assert torch.allclose(model.classify(text, labels).parts["contrast"], expected, atol=1e-6)
-    with pytest.raises(
-        ConfigError, match=r"model\.negatives is 'others', which leaves out"
-    ):
+    with pytest.raises(ConfigError, match=r"model\.negatives is 'others', which leaves out"):
         HILLConfig(positives="alike", negatives="others")
 
 
