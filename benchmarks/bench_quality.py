@@ -7,7 +7,7 @@ folder DATA has taxonomy.tsv, train.jsonl and dev.jsonl. Test is never read.
 import argparse
 import json
 import time
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -63,7 +63,10 @@ def main() -> None:
             for plain in (False, True)
             for seed in asked.seeds
         ]
-        rows = [job.result() for job in jobs]
+        rows = []
+        for job in as_completed(jobs):
+            rows.append(job.result())
+            print(json.dumps(rows[-1]), flush=True)
     table = Table(title=f"{asked.model}, {asked.epochs} epochs, {len(asked.seeds)} seeds: F1 on dev, mean ± deviation")
     for column in ("", *MEASURES):
         table.add_column(column, justify="right")

@@ -16,8 +16,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch
-
 from hill.classifier import GROUPS, HillClassifier
 from hill.data.documents import Documents, read_documents
 from hill.taxonomy import read_taxonomy
@@ -46,8 +44,6 @@ def carry_out(name: str, settings: dict[str, dict[str, Any]], data: Path) -> dic
     model = settings["model"].pop("name", "hill")
     classifier = HillClassifier(taxonomy, model, settings)
     start, curve = time.perf_counter(), []
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
     with TemporaryDirectory() as scratch:
         for report in classifier.training(documents, Path(scratch)):
             if isinstance(report, Epoch):

@@ -1,6 +1,7 @@
 """The model card: everything that is known, counted again by hand; nothing that is not."""
 
 import json
+import platform
 import re
 import tomllib
 from pathlib import Path
@@ -17,6 +18,7 @@ from hill.cli import hub
 from hill.cli.common import app, main
 from hill.data.documents import label_documents
 from hill.hub import Facts, make_card, read_facts
+from hill.hub import facts as known_facts
 from hill.settings import read_settings
 from hill.taxonomy import Label, Taxonomy
 from tests.conftest import animals_taxonomy, toy_documents
@@ -228,3 +230,8 @@ def test_the_command_prints_the_card(folder: Path, tmp_path: Path, monkeypatch: 
     with pytest.raises(SystemExit) as stopped:
         main()
     assert stopped.value.code == 2
+
+
+def test_versions_are_of_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_facts, "PACKAGES", ("numpy", "no-such-package"))
+    assert known_facts.package_versions() == {"python": platform.python_version(), "numpy": np.__version__}

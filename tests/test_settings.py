@@ -1,5 +1,6 @@
 """Settings: where they come from, and what is said when they are wrong."""
 
+import runpy
 import tomllib
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -124,6 +125,6 @@ def test_every_published_run_parses(file: Path) -> None:
 @pytest.mark.parametrize("file", sorted(TUNING.glob("*.toml")), ids=lambda file: file.name)
 def test_every_trial_parses(file: Path) -> None:
     found = tomllib.loads(file.read_text(encoding="utf-8"))
+    merged = runpy.run_path(str(ROOT / "experiments/tune.py"))["merged"]
     for own in found["trials"].values():
-        groups = {group: {**found["base"].get(group, {}), **own.get(group, {})} for group in GROUPS}
-        check({**groups, "model": dict(own["model"])} if "name" in own.get("model", {}) else groups)
+        check(merged(found["base"], own))

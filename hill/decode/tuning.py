@@ -87,7 +87,7 @@ def _histograms(taxonomy: Taxonomy, config: DecodeConfig, calibrator: Calibrator
 
 
 def choose_calibration(taxonomy: Taxonomy, held: Held) -> str:
-    """The kind of calibration with the lowest Brier score on each half of the documents, fitted on the other."""
+    """The kind of calibration with the lowest Brier score on each part of the documents, fitted on the others."""
     found = {}
     for kind in ("off", "temperature", "isotonic"):
         found[kind] = 0.0

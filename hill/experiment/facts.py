@@ -1,11 +1,9 @@
 """What a run is made from, beside its settings: the data, and the versions of all that computes."""
 
 import hashlib
-import platform
 import subprocess
 from dataclasses import dataclass
 from functools import cache, cached_property
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +11,9 @@ import torch
 
 from hill.data import Documents, read_data
 from hill.errors import DataError
+from hill.hub.facts import package_versions
 from hill.taxonomy import Taxonomy, read_taxonomy
 
-PACKAGES = ("hill-htc", "torch", "transformers", "tokenizers", "numpy", "scipy")
 CHECKOUT = Path(__file__).parents[2]
 
 
@@ -69,17 +67,8 @@ def _find_taxonomy(data: Path) -> Path:
 @cache
 def versions() -> dict[str, Any]:
     """Versions of what computes, the device, and the commit where the package lies in a repository."""
-    found: dict[str, Any] = {package: known for package in PACKAGES if (known := _version(package))}
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    return {"python": platform.python_version(), **found, "device": device, **_commit()}
-
-
-def _version(package: str) -> str | None:
-    """The version of a package, if it is installed: hill itself may lie in a checkout."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+    return {**package_versions(), "device": device, **_commit()}
 
 
 def _commit() -> dict[str, Any]:

@@ -3,8 +3,9 @@
 import json
 import platform
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +57,17 @@ def training_facts(splits: Mapping[str, Documents], held_out: bool) -> dict[str,
     return {
         "splits": {name: _split(documents) for name, documents in splits.items()},
         "held_out": held_out,
-        "versions": {"python": platform.python_version()} | {package: version(package) for package in PACKAGES},
+        "versions": package_versions(),
     }
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of Python and of what computes, where it is installed: hill itself may lie in a checkout."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
 
 
 def _split(documents: Documents) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def whole(part: Tensor) -> Tensor:
     return rows
 
 
-def total(part: Tensor) -> Tensor:
+def summed(part: Tensor) -> Tensor:
     """The sum over all processes of a tensor that has the same shape in each."""
     if not is_shared():
         return part
@@ -81,14 +81,14 @@ class _Whole(torch.autograd.Function):
 class _Total(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, part: Tensor) -> Tensor:
-        return _summed(part)
+        return _all_reduced(part)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return _summed(grad)
+        return _all_reduced(grad)
 
 
-def _summed(part: Tensor) -> Tensor:
+def _all_reduced(part: Tensor) -> Tensor:
     found = part.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(found)
     return found

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hill.nn.across import is_shared, total
+from hill.nn.across import is_shared, summed
 from hill.nn.labelmap import LabelMap
 from hill.nn.text import initialise
 
@@ -170,10 +170,10 @@ class RowNorm(nn.BatchNorm1d):
 
     def _normalise_shared(self, rows: Tensor) -> Tensor:
         """The same with mean and variance over the rows of all processes, of which there are at least 2."""
-        count = total(rows.new_tensor(float(len(rows))))
-        mean = total(rows.sum(dim=0)) / count
+        count = summed(rows.new_tensor(float(len(rows))))
+        mean = summed(rows.sum(dim=0)) / count
         centred = rows - mean
-        variance = total(centred.square().sum(dim=0)) / count
+        variance = summed(centred.square().sum(dim=0)) / count
         with torch.no_grad():
             self.num_batches_tracked += 1
             self.running_mean.lerp_(mean, self.momentum)
