@@ -28,7 +28,8 @@ from hill.nn.pretrained import load_pretrained
 from hill.settings import make
 from hill.taxonomy import Label, Taxonomy, read_taxonomy
 from hill.train import Session, Split, TrainConfig
-from hill.train.loop import make_steps, score_documents
+from hill.train.loop import make_steps
+from hill.train.scoring import score_documents
 from hill.train.steps import Steps
 
 SHAPES = {

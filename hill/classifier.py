@@ -27,9 +27,9 @@ from hill.predictor import Scored, check_texts
 from hill.settings import Groups, at_least, document, make, one_of
 from hill.taxonomy import Taxonomy, read_taxonomy
 from hill.train import Session, Split, TrainConfig
-from hill.train.loop import score_documents
 from hill.train.optim import freeze_layers
 from hill.train.run import Fitted, Report, run, seed_everything
+from hill.train.scoring import score_documents
 from hill.train.store import Stored, load_stored
 from hill.train.warm import Warmed, build_warm
 

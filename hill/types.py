@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
+MANY_LABELS = 10_000
+"""Above so many labels, losses are over a sample of them by default, and of a document's scores only the best are kept."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from hill.nn import RCNN, Transformer
 from hill.nn.packed import TILE, list_tiles
 from hill.train import Session, Split, TrainConfig
 from hill.train.graphs import GraphedSteps
-from hill.train.loop import make_steps, score_documents
+from hill.train.loop import make_steps
+from hill.train.scoring import score_documents
 from hill.train.steps import PackedSteps, Steps
 from hill.types import Batch, Packed
 from tests.made import make_model

@@ -18,7 +18,7 @@ from hill.settings import make
 from hill.taxonomy import Label, Taxonomy
 from hill.train import Split
 from hill.train.head import start_from_centroids
-from hill.train.loop import choose
+from hill.train.scoring import choose
 from tests.conftest import animals_taxonomy, random_taxonomy
 from tests.made import make_model
 

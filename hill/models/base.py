@@ -137,6 +137,12 @@ class HTCModel(nn.Module):
             return self.siblings.scores(logits)
         return level_softmax(logits, self.levels) if self.config.loss == "softmax" else logits.float().sigmoid()
 
+    def best(self, batch: Batch | Packed, count: int) -> tuple[Tensor, Tensor]:
+        """The highest scores of each document and the labels they are of: (B, count) each, the best first."""
+        scores = self.scores(self(batch).logits)
+        found = scores.topk(min(count, scores.shape[1]), dim=1)
+        return found.values, found.indices
+
     def fit(self, tokens: Tokens, labels: csr_array[Any], seed: int) -> Iterator[tuple[int, int]]:
         """For a closed model: fit the weights, yielding how much is done of how much."""
         raise NotImplementedError

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hill.data.tokens import Tokens
 from hill.models import VectorModel
-from hill.train.loop import reading
+from hill.train.scoring import reading
 from hill.train.session import Session, Split
 
 SHARPNESS = 10.0
