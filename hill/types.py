@@ -19,7 +19,7 @@ IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 MANY_LABELS = 10_000
-"""Above so many labels, losses are over a sample of them by default, and of a document's scores only the best are kept."""
+"""Above so many labels, a loss is over a sample of them by default, and of a document only the best scores are kept."""
 
 
 @dataclass(frozen=True)
