@@ -38,7 +38,8 @@ class Steps:
     def order(self, epoch: int) -> list[IntArray]:
         """The documents of each batch of an epoch."""
         config = self.session.config
-        return training_order(self.data.tokens.lengths, config.batch_size, config.seed, epoch, self.by_length)
+        by_length = self.by_length and not config.plain
+        return training_order(self.data.tokens.lengths, config.batch_size, config.seed, epoch, by_length)
 
     def take(self, group: list[IntArray]) -> Taken:
         """One step on these batches, whose gradients are added up."""
