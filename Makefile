@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 INPUTS := pyproject.toml constraints.txt
 BENCHES := check metrics tree labels predict
 
-.PHONY: help demo test test-browser lint bench docs clean
+.PHONY: help demo test test-browser faults fuzz audit lint bench docs clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -43,6 +43,17 @@ test: $(VENV)/test ## run the test suite with coverage
 
 test-browser: $(VENV)/test ## run the tests of the page in a real browser
 	tests/browser/run.sh $(BIN)/python
+
+faults: $(VENV)/test ## kill, fill disks, flip bits many times, and count what is lost
+	$(BIN)/python -m tests.faults
+
+fuzz: $(VENV)/test ## give every reader many strange inputs
+	$(BIN)/python -m tests.fuzz
+
+audit: | $(BIN)/python ## look every pinned version up among known vulnerabilities: needs the network
+	$(BIN)/python -m venv $(VENV)/audit
+	$(VENV)/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	$(VENV)/audit/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip
 
 lint: $(VENV)/test ## check style and types
 	$(BIN)/ruff check .

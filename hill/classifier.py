@@ -14,9 +14,10 @@ import torch
 
 from hill.data import Documents, read_data
 from hill.data.cache import cached_tokens
-from hill.data.tokens import join_tokens
+from hill.data.tokens import Tokens, join_tokens
 from hill.data.windows import WindowConfig, score_windows
 from hill.decode import DecodeConfig
+from hill.disk import make_folder
 from hill.errors import ConfigError, DataError
 from hill.explain import Explanation, explain
 from hill.hub import Estimator, training_facts
@@ -126,7 +127,7 @@ class HillClassifier(Estimator):
         """Learn, yielding as it goes; log and checkpoints go to `out`, from which a killed training resumes."""
         self._begin()
         train, dev = self._splits(data)
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
         self._start(train)
         learn, check = yield from self._tokenise(train, dev)
         facts = {
@@ -137,8 +138,8 @@ class HillClassifier(Estimator):
             "labels": self.taxonomy.ids,
         }
         yield from run(self._running, learn, check, self.taxonomy, out, facts, resume, tensorboard)
-        self.tune(score_documents(self._running, check.tokens), check.labels)
-        self.metrics = self.measure(score_documents(self._running, check.tokens), check.labels) | {"split": "dev"}
+        self.tune(self._score(check.tokens), check.labels)
+        self.metrics = self.measure(self._score(check.tokens), check.labels) | {"split": "dev"}
         self.noted = self._note(data | {"train": train, "dev": dev}, held_out="dev" not in data)
 
     def _begin(self) -> None:
@@ -217,7 +218,7 @@ class HillClassifier(Estimator):
                 parts.append(part)
                 done += len(part)
                 yield Fitted("tokenising", done, total)
-            found.append(Split(join_tokens(parts), documents.labels))
+            found.append(Split(join_tokens(parts), documents.labels, documents.ids))
         return found
 
     def explain(
@@ -233,8 +234,11 @@ class HillClassifier(Estimator):
             self.stored.tokenizer,
             self.max_length,
             self.windows,
-            lambda tokens: score_documents(self._running, tokens),
+            self._score,
         )
+
+    def _score(self, tokens: Tokens) -> Iterator[Scored]:
+        return score_documents(self._running, tokens, self.decode_config.keep)
 
     @classmethod
     def restore(cls, stored: Stored, device: str) -> Self:

@@ -7,9 +7,30 @@ HillError
     CheckpointError  a saved model
 """
 
+import re
+
+LONGEST = 1_500
+"""Characters of a message that a user can still read."""
+BREAK = re.compile(r"\s*[\r\n]\s*")
+UNREADABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What breaks a line, moves a terminal's cursor, turns the direction of writing, or is no character."""
+
+
+def one_line(text: str) -> str:
+    r"""Text as one line that can be read: what cannot be shown is escaped, and what is too long loses its middle.
+
+    >>> one_line("label 'a\x1b' of\n  a file")
+    "label 'a\\x1b' of a file"
+    """
+    shown = UNREADABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), BREAK.sub(" ", text))
+    return shown if len(shown) <= LONGEST else f"{shown[: LONGEST // 2]} … {shown[-LONGEST // 3 :]}"
+
 
 class HillError(ValueError):
-    """Base of every error this package raises on purpose; its message is fit to show to a user."""
+    """Base of every error this package raises on purpose; its message is one line, fit to show to a user."""
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(one_line(str(message)))
 
 
 class TaxonomyError(HillError):

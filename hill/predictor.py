@@ -13,15 +13,20 @@ import numpy.typing as npt
 from scipy.sparse import csr_array
 
 from hill.data import Documents, read_data
+from hill.data.records import is_writable
 from hill.decode import Calibrator, DecodeConfig, Decoder, hold, read_calibrator, tune
 from hill.errors import DataError
 from hill.metrics import Scorer
+from hill.metrics.blocks import alike
 from hill.metrics.calibration import Calibration, mean_over_levels
+from hill.metrics.sparse import look_up
 from hill.taxonomy import Taxonomy
+from hill.taxonomy.cells import documents_of, join_tables, places_of
 from hill.types import FloatArray, IntArray, Prediction
 
-Scored = tuple[IntArray, npt.NDArray[np.float32]]
-"""Numbers of some documents (n) and their scores (n, L)."""
+Scored = tuple[IntArray, Any]
+"""Numbers of some documents (n) and their scores (n, L): an array of float32, or a `csr_array` of those that are kept,
+the others counting as 0."""
 CHOSEN = ("strategy", "threshold", "tune", "tune_metric", "calibrate")
 """Settings of decoding that are chosen on dev."""
 RAW = ("micro_f1", "macro_f1", "hierarchical_f1", "violations", "ece", "ece_levels")
@@ -40,15 +45,19 @@ class Predictor(ABC):
 
     @abstractmethod
     def scores(self, texts: Sequence[str]) -> Iterator[Scored]:
-        """The model's own scores between 0 and 1 of every text, some texts at a time, in any order."""
+        """The model's own scores between 0 and 1 of every text, some texts at a time, in any order.
 
-    def predict_proba(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Calibrated scores (texts, L) between 0 and 1 that, unless decoding is raw, never rise on the way down."""
+        Where `decode.keep` says so, or by default with very many labels, they are sparse.
+        """
+
+    def predict_proba(self, texts: Sequence[str]) -> Any:
+        """Calibrated scores (texts, L) between 0 and 1 that, unless decoding is raw, never rise on the way down.
+
+        An array, or a `csr_array` where not all scores are kept: those that are missing count as 0.
+        """
         decoder = self.decoder()
-        found = np.zeros((len(texts), len(self.taxonomy)), dtype=np.float32)
-        for documents, scores in self.scores(texts):
-            found[documents] = decoder.effective(scores)
-        return found
+        found = ((documents, decoder.effective(scores)) for documents, scores in self.scores(texts))
+        return join_tables(found, (len(texts), len(self.taxonomy)))
 
     def predict(self, texts: Sequence[str]) -> list[list[str]]:
         """The label ids of each text, ancestors included, in the taxonomy's order."""
@@ -63,9 +72,11 @@ class Predictor(ABC):
         decoder = self.decoder()
         found: list[Prediction] = [Prediction((), (), ())] * len(texts)
         for documents, scores in self.scores(texts):
-            chosen, effective = decoder.decide(scores)
+            cells = chosen_cells(*decoder.decide(scores))
+            bounds = np.searchsorted(cells[0], np.arange(len(documents) + 1)).tolist()
             for place, document in enumerate(documents.tolist()):
-                found[document] = self._prediction(np.flatnonzero(chosen[place]), effective[place])
+                own = slice(bounds[place], bounds[place + 1])
+                found[document] = self._prediction(cells[1][own].tolist(), cells[2][own].tolist())
         return found
 
     def evaluate(self, data: Documents | str | os.PathLike[str]) -> dict[str, Any]:
@@ -83,7 +94,7 @@ class Predictor(ABC):
         decoder, scorer, raw = self.decoder(), Scorer(self.taxonomy), Scorer(self.taxonomy)
         raw_calibration = Calibration(self.taxonomy)
         for documents, scores in scored:
-            gold = labels[documents].toarray().astype(bool)
+            gold, _ = alike(labels[documents].astype(bool), scores)
             scorer.update(gold, *decoder.decide(scores))
             raw.update(gold, scores > 0.5)
             raw_calibration.update(gold, scores)
@@ -121,15 +132,27 @@ class Predictor(ABC):
         """What turns this model's scores into label sets."""
         return Decoder(self.taxonomy, self.decode_config, self.thresholds, self.calibrator)
 
-    def _prediction(self, rows: IntArray, scores: npt.NDArray[Any]) -> Prediction:
-        chosen = set(rows.tolist())
-        ends = [row for row in rows.tolist() if chosen.isdisjoint(self.taxonomy.children(row).tolist())]
-        paths = [next(self.taxonomy.paths(row)) for row in sorted(ends, key=lambda row: -scores[row])]
+    def _prediction(self, rows: list[int], scores: list[float]) -> Prediction:
+        inside = {parent for row in rows for parent in self.taxonomy.parents(row).tolist()}
+        ends = sorted((-score, row) for row, score in zip(rows, scores, strict=True) if row not in inside)
+        paths = [next(self.taxonomy.paths(row)) for _, row in ends]
         return Prediction(
             tuple(self.taxonomy.decode(rows)),
-            tuple(float(scores[row]) for row in rows),
+            tuple(scores),
             tuple(tuple(self.taxonomy.decode(path)) for path in paths),
         )
+
+
+def chosen_cells(chosen: Any, effective: Any) -> tuple[IntArray, IntArray, npt.NDArray[np.float32]]:
+    """The place of the document (ascending), the label and the score of every label chosen: tables (n, L) of one kind.
+
+    >>> chosen_cells(np.array([[True, False], [True, True]]), np.array([[0.9, 0.1], [0.8, 0.7]]))
+    (array([0, 1, 1]), array([0, 0, 1]), array([0.9, 0.8, 0.7]))
+    """
+    if not isinstance(chosen, csr_array):
+        documents, labels = np.nonzero(chosen)
+        return documents, labels, effective[documents, labels]
+    return documents_of(chosen), chosen.indices.astype(np.int64), look_up(effective, places_of(chosen))
 
 
 def check_texts(texts: Sequence[str]) -> Sequence[str]:
@@ -139,6 +162,8 @@ def check_texts(texts: Sequence[str]) -> Sequence[str]:
     for number, text in enumerate(texts):
         if not isinstance(text, str) or not text.strip():
             raise DataError(f"text {number} is {'empty' if isinstance(text, str) else repr(text)}; expected words")
+        if not is_writable(text):
+            raise DataError(f"text {number} has half of a character (a lone surrogate); expected Unicode text")
     return texts
 
 

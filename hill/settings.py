@@ -19,6 +19,10 @@ from hill.errors import ConfigError
 
 Settings = TypeVar("Settings")
 Groups = dict[str, dict[str, Any]]
+LARGEST = 10**300
+"""Whole numbers beyond this have no floating-point number near them."""
+LONGEST = 200
+"""Characters of a value that a message shows."""
 
 
 def read_settings(file: Path | None, assignments: Iterable[str], groups: Iterable[str]) -> Groups:
@@ -89,21 +93,22 @@ def _read_toml(file: Path) -> dict[str, Any]:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read '{file}': {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"'{file}' is not TOML: {error}") from None
 
 
 def _value(text: str) -> Any:
     """A value as TOML reads it; a bare word is a string."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        found = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
         return text
+    return found["value"] if len(found) == 1 else text
 
 
 def _known(name: str, names: list[str], what: str) -> str:
     if name not in names:
-        near = difflib.get_close_matches(name, names, n=1)
+        near = difflib.get_close_matches(str(name)[:LONGEST], names, n=1)
         hint = f"; did you mean '{near[0]}'?" if near else f"; expected one of {', '.join(names)}"
         raise ConfigError(f"unknown {what} '{name}'{hint}")
     return name
@@ -112,10 +117,20 @@ def _known(name: str, names: list[str], what: str) -> str:
 def _of_type(value: Any, hint: Any, name: str) -> Any:
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if isinstance(value, int) and not isinstance(value, bool) and float in kinds and int not in kinds:
+        if abs(value) > LARGEST:
+            raise ConfigError(f"{name} is a number of {len(hex(value)) - 2} hexadecimal digits; expected one in range")
         return float(value)
     if not any(isinstance(value, kind) and (kind is bool or not isinstance(value, bool)) for kind in kinds):
-        raise ConfigError(f"{name} is {value!r}; expected {_type_name(hint)}")
+        raise ConfigError(f"{name} is {_shown(value)}; expected {_type_name(hint)}")
     return value
+
+
+def _shown(value: Any) -> str:
+    """A value as it is written in Python, if that can be read."""
+    try:
+        return repr(value)[:LONGEST]
+    except (ValueError, RecursionError):
+        return f"a {type(value).__name__} without end"
 
 
 def _type_name(hint: Any) -> str:

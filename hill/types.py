@@ -24,7 +24,10 @@ MANY_LABELS = 10_000
 
 @dataclass(frozen=True)
 class Batch:
-    """Documents for a model: token ids and mask (B, T), labels (B, L) where they are known."""
+    """Documents for a model: token ids and mask (B, T), labels (B, L) where they are known.
+
+    Where the model learns from a sample of labels, they are lists (B, M) of label rows, filled up with L.
+    """
 
     ids: Tensor
     mask: Tensor

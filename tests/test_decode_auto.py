@@ -70,11 +70,29 @@ def test_auto_stays_plain_where_nothing_is_to_be_gained() -> None:
     assert np.array_equal(tuned.decoder(TAIL).decode(others), Decoder(TAIL, DecodeConfig("closure")).decode(others))
 
 
-def test_a_rule_that_loses_anything_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    gains = np.array([[0.01, 0, 0], [0.05, 0.05, 0.05], [0.2, 0.3, -0.01], [0.06, 0.06, 0.06], *[[0, 0, 0]] * 3])
-    monkeypatch.setattr(tuning_module, "_gains", lambda *given: gains)
-    chosen = tuning_module.choose_rule(TAIL, DecodeConfig(), held(0, 100))
-    assert (chosen.strategy, chosen.tune, chosen.tune_metric) == ("closure", "level", "micro_f1")
+def test_a_rule_that_loses_more_than_a_little_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = [[0.01, 0, 0], [0.05, 0.05, 0.05], [0.2, 0.3, -0.01], [0.06, 0.06, 0.06], *[[0, 0, 0]] * 3]
+    for rows, expected in (
+        (rules, ("ancestors", "level", "micro_f1")),
+        ([*rules[:5], [0.1, 0.1, -0.003], [0.2, 0.1, -0.005]], ("ancestors", "label", "micro_f1")),
+    ):
+        monkeypatch.setattr(tuning_module, "_gains", lambda *given, rows=rows: np.array(rows))
+        chosen = tuning_module.choose_rule(TAIL, DecodeConfig(), held(0, 100))
+        assert (chosen.strategy, chosen.tune, chosen.tune_metric) == expected
+
+
+@pytest.mark.parametrize("tuning", ["global", "level", "label"])
+def test_calibration_changes_no_label_where_each_is_compared_for_itself(tuning: str) -> None:
+    dev, (_, unseen) = held(1, 800), long_tail(7, 500)
+    chosen = {
+        calibrate: tune(TAIL, DecodeConfig("ancestors", tune=tuning, calibrate=calibrate), dev).decoder(TAIL)
+        for calibrate in ("off", "temperature", "isotonic")
+    }
+    plain = chosen["off"].decode(unseen)
+    assert plain.any()
+    for calibrate in ("temperature", "isotonic"):
+        assert np.abs(chosen[calibrate].effective(unseen) - chosen["off"].effective(unseen)).max() > 0.05
+        assert (chosen[calibrate].decode(unseen) != plain).mean() < 1e-4  # but for what float32 rounds away
 
 
 def test_own_thresholds_that_only_fit_by_chance_are_not_chosen() -> None:

@@ -201,7 +201,7 @@ def test_one_rank_writes(runs: dict[int, Path]) -> None:
     for count in (1, 2, 4):
         lines = [json.loads(line) for line in (runs[count] / "hill" / "log.jsonl").read_text().splitlines()]
         assert [line.get("step", "epoch") for line in lines] == ["epoch", 10, "epoch", 20, "epoch"]
-        assert len(list((runs[count] / "stopped" / "checkpoints").iterdir())) == 1
+        assert len(list((runs[count] / "stopped" / "checkpoints").iterdir())) == 2
 
 
 def test_ranks_resume_to_the_bit(tiny_encoder: Path, tmp_path: Path) -> None:

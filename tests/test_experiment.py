@@ -137,7 +137,7 @@ def record(out: Path, run: str) -> dict[str, Any]:
 
 
 def test_every_published_file_is_a_row() -> None:
-    assert {folder.name for folder in FOLDERS} == {"wos", "rcv1", "nyt", "arxiv", "attack"}
+    assert {folder.name for folder in FOLDERS} == {"wos", "rcv1", "nyt", "arxiv", "attack", "icd"}
     for file in PUBLISHED:
         assert file.stem in DIFFERENCES, f"{file} is no row of any table"
     assert all((folder / "hill.toml").exists() for folder in FOLDERS)

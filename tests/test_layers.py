@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import ROOT
 
 ORDER = [
-    {"disk", "errors", "types", "extras", "settings"},
+    {"disk", "guard", "errors", "types", "extras", "settings"},
     {"taxonomy"},
     {"tree"},
     {"nn"},

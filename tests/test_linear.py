@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_array
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.svm import LinearSVC
 
@@ -17,16 +18,18 @@ from hill.data.batches import collate
 from hill.data.documents import label_documents
 from hill.data.tokens import tokenize
 from hill.errors import ConfigError, DataError
-from hill.models import linear
+from hill.models import linear, machines
 from hill.models.linear import Linear, LinearConfig
+from hill.models.machines import draw_documents
 from hill.models.text import start_text
 from hill.nn import bag
 from hill.nn.bag import Bag, count_documents
+from hill.nn.sparsehead import SparseHead
 from hill.settings import make
 from hill.taxonomy import Label, Taxonomy
 from hill.train import Epoch
 from hill.train.run import Fitted
-from tests.conftest import animals_taxonomy, toy_documents
+from tests.conftest import animals_taxonomy, random_taxonomy, toy_documents
 
 WORDS = [f"w{number}" for number in range(40)]
 
@@ -252,3 +255,104 @@ def test_more_weights_than_memory_holds_are_refused(monkeypatch: pytest.MonkeyPa
     with pytest.raises(ConfigError, match=r"features of 7 labels are .* weights.*set model.features=14"):
         build(texts, documents, taxonomy)
     assert build(texts, documents, taxonomy, features=14)[0].text.width == 14
+
+
+@pytest.fixture
+def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear, "MANY_LABELS", 6)
+
+
+@pytest.mark.usefixtures("few_are_many")
+def test_of_many_labels_the_larger_weights_are_kept() -> None:
+    """So few documents are all taken, so that the machines are those of few labels, without their small weights."""
+    texts, labels = toy_documents(120, seed=0)
+    unseen, _ = toy_documents(50, seed=1)
+    taxonomy = animals_taxonomy()
+    sparse, tokenizer = fitted(texts, labels, taxonomy)
+    assert isinstance(sparse.head, SparseHead)
+    theirs = vectorizer(2, min_df=2).fit(texts)
+    gold = label_documents(texts, labels, taxonomy).labels.toarray()
+    order = np.argsort([key_of(ngram, tokenizer) for ngram in theirs.get_feature_names_out()])
+    for row in range(len(taxonomy)):
+        machine = LinearSVC(random_state=0).fit(theirs.transform(texts), gold[:, row])
+        weights = np.where(np.abs(machine.coef_[0]) >= linear.SMALL, machine.coef_[0], 0)
+        expected = theirs.transform(unseen) @ weights + machine.intercept_[0]
+        assert np.abs(margins(sparse, tokenizer, unseen)[:, row] - expected).max() < 0.02
+        found = sparse.weights_of(torch.arange(len(order)), torch.tensor([row]))[:, 0].numpy()
+        assert np.abs(found - weights[order]).max() < 0.02
+    assert 0 < sparse.head.matrix.nnz < sparse.text.width * 7
+
+
+@pytest.mark.usefixtures("few_are_many")
+def test_of_many_labels_too_it_is_saved_and_used_like_any_model(tmp_path: Path) -> None:
+    texts, labels = toy_documents(150, seed=0)
+    unseen, gold = toy_documents(60, seed=1)
+    classifier = HillClassifier(animals_taxonomy(), "linear", {"train": {"checkpoint_seconds": 0}}).fit(texts, labels)
+    assert classifier.evaluate(label_documents(unseen, gold, classifier.taxonomy))["micro_f1"] > 0.95
+    classifier.save(tmp_path / "model")
+    loaded = HillClassifier.load(tmp_path / "model")
+    assert np.array_equal(loaded.predict_proba(unseen), classifier.predict_proba(unseen))
+
+
+@pytest.mark.usefixtures("few_are_many")
+def test_of_many_labels_those_that_none_or_all_documents_have() -> None:
+    taxonomy = Taxonomy([Label(f"l{i}", f"l{i}", ("l0",) if i else ()) for i in range(7)])
+    texts, labels = ["red cat", "red dog", "cat red", "dog red"], [["l1"], ["l2"], ["l1"], ["l2"]]
+    model, tokenizer = fitted(texts, labels, taxonomy)
+    found = margins(model, tokenizer, [*texts, "nothing known"])
+    assert (found[:, 0] == 1).all() and (found[:, 3:] == -1).all()
+    assert (found[:4, 1] > 0).tolist() == [True, False, True, False]
+    model, tokenizer = fitted(texts, [["l0"]] * 4, taxonomy)
+    assert (margins(model, tokenizer, texts) == [1, *[-1] * 6]).all(), "no machine at all"
+
+
+@pytest.mark.parametrize("drawn", [3, 1_000])
+def test_the_documents_of_a_machine_stand_for_all(drawn: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machines, "DRAWN", drawn)
+    taxonomy = random_taxonomy(3, 20, 2, 2)
+    texts = [f"text {number}" for number in range(400)]
+    labels = [[taxonomy[number % 20].id] for number in range(400)]
+    gold = label_documents(texts, labels, taxonomy).labels
+    everyone = set(range(400))
+    for label, found in enumerate(draw_documents(gold.tocsc(), taxonomy.edge_array, seed=1)):
+        own = {*gold.tocsc()[:, [label]].nonzero()[0].tolist()}
+        near = {*gold.tocsc()[:, taxonomy.parents(label)].nonzero()[0].tolist()} - own
+        groups = [own, near, everyone - own - near]
+        taken = [[place for place in found.places.tolist() if place in group] for group in groups]
+        assert sum(map(len, taken)) == len({*found.places.tolist()}) == len(found.places)
+        assert {*taken[0]} == own and found.gold.tolist() == [place in own for place in found.places.tolist()]
+        for group, places in zip(groups[1:], taken[1:], strict=True):
+            assert len(places) == min(drawn, len(group)) or 0 < len(places) <= drawn < len(group)
+        for group in groups:
+            stands_for = sum(found.weight[at] for at, place in enumerate(found.places.tolist()) if place in group)
+            assert stands_for == pytest.approx(len(group))
+
+
+def test_more_documents_than_can_be_looked_through_are_drawn_from_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machines, "DRAWN", 20)
+    draw, known = np.random.default_rng(0), np.arange(30)
+    found = [machines._draw_others(draw, known, 100) for _ in range(3_000)]
+    assert all(len({*places.tolist()}) == len(places) for places in found)
+    times = np.bincount(np.concatenate(found), minlength=100)
+    assert (
+        not times[:30].any()
+        and times[30:].min() > 0.8 * times[30:].mean()
+        and times[30:].max() < 1.2 * times[30:].mean()
+    )
+
+
+def test_weights_that_are_loaded_take_the_place_of_those_before() -> None:
+    draw = np.random.default_rng(0)
+    dense = [
+        np.where(draw.random((9, 5)) < share, draw.normal(size=(9, 5)), 0).astype("float32") for share in (0.3, 0.6)
+    ]
+    heads = []
+    for weights in dense:
+        heads.append(SparseHead(9, 5))
+        heads[-1].set(csr_array(weights))
+    places, values = torch.tensor([[0, 3, 8], [2, 2, 1]]), torch.tensor([[1.0, 2.0, 0.0], [0.5, 0.5, -1.0]])
+    read = np.zeros((2, 9), dtype="float32")
+    np.add.at(read, (np.arange(2)[:, None], places.numpy()), values.numpy())
+    assert np.allclose(heads[0](places, values).numpy(), read @ dense[0], atol=1e-6)
+    heads[0].load_state_dict(heads[1].state_dict())
+    assert np.allclose(heads[0](places, values).numpy(), read @ dense[1], atol=1e-6)

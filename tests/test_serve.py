@@ -490,11 +490,14 @@ def test_the_command_loads_models_and_what_explains_them(
 ) -> None:
     fitted.save(tmp_path / "mine")
     served: list[Any] = []
-    monkeypatch.setattr("hill.serve.run.serve", lambda *given: served.extend(given))
+    monkeypatch.setattr(
+        "hill.serve.run.serve",
+        lambda shelf, config, place: served.extend((shelf, config, place, place.getsockname()[0])),
+    )
     serve_command.serve([tmp_path / "mine"] * 2, port=0, queue=300)
-    shelf, config, place = served
-    with place:
-        assert place.getsockname()[0] == "127.0.0.1" and config == ServeConfig(port=0, queue=300)
+    shelf, config, place, address = served
+    assert address == "127.0.0.1" and config == ServeConfig(port=0, queue=300)
+    assert place.fileno() == -1  # closed when the server has stopped
     assert list(shelf.models) == ["mine", "mine-2"]
     assert shelf.default.explain is explain and shelf.default.predictor.predict(TEXTS) == fitted.predict(TEXTS)
 

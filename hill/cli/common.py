@@ -4,12 +4,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from hill.errors import HillError
+from hill.guard import shown
 
 app = typer.Typer(
     help="Classify text into a taxonomy.", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False
@@ -27,10 +29,12 @@ Model = Annotated[Path, typer.Argument(help="Folder of a trained model, or of an
 
 def main() -> None:
     """Run the command line; an error we know is one line and exit code 2."""
+    if isinstance(sys.stdout, TextIOWrapper):  # a name that the terminal cannot show is no reason to end
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app()
     except HillError as error:
-        sys.stderr.write(f"hill: {error}\n")
+        sys.stderr.write(f"hill: {shown(str(error))}\n")
         raise SystemExit(2) from None
 
 

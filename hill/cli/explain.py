@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from hill.cli.common import Json, app, load_model
+from hill.guard import shown
 
 
 @app.command()
@@ -37,7 +38,7 @@ def explain(
     if as_json:
         print(json.dumps(found.document(), ensure_ascii=False))
         return
-    print(found.text(top))
+    print(shown(found.text(top)))
     if found.read < len(text.rstrip()):
         print(f"the model reads {found.read:,} of the {len(text):,} characters of this text")
     if html:

@@ -41,8 +41,8 @@ def serve(
     from hill.serve.run import serve as run_server
     from hill.serve.shelf import Shelf
 
-    place = bind(config)  # before the models are loaded, so that a wrong address is told at once
-    run_server(Shelf((folder, load_model(folder), _explainer(folder)) for folder in models), config, place)
+    with bind(config) as place:  # before the models are loaded, so that a wrong address is told at once
+        run_server(Shelf((folder, load_model(folder), _explainer(folder)) for folder in models), config, place)
 
 
 def _explainer(folder: Path) -> Any:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from hill.cli.common import TAXONOMY_HELP, Json, Language, app
+from hill.guard import shown
 
 taxonomy_app = typer.Typer(help="Taxonomies.", no_args_is_help=True)
 app.add_typer(taxonomy_app, name="taxonomy")
@@ -44,7 +45,7 @@ def diff(
         if changes := found[kind]:
             print(f"\n{len(changes):,} {title}")
             for change in changes[:most]:
-                print(f"  {_line(kind, change)}")
+                print(f"  {shown(_line(kind, change))}")
             if len(changes) > most:
                 print(f"  … and {len(changes) - most:,} more")
 

@@ -1,5 +1,8 @@
 """Commands that train."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -28,6 +31,7 @@ def train(
     """Train a model and save it. `hill settings` lists every setting."""
     from hill.classifier import GROUPS, HillClassifier
     from hill.data import read_data
+    from hill.disk import claimed
     from hill.errors import ConfigError
     from hill.settings import read_settings
     from hill.taxonomy import read_taxonomy
@@ -50,19 +54,34 @@ def train(
     classifier = HillClassifier(read_taxonomy(taxonomy, language), name, settings)
     check_out(out, resume)
     ranks = join(classifier.train_config.device)
-    documents = read_data(data, classifier.taxonomy)
-    with training_bar(classifier.train_config.metric, shown=ranks.is_main) as bar:
-        for report in classifier.training(documents, out, resume, tensorboard):
-            bar.show(report)
-    if "test" in documents:
-        classifier.metrics = classifier.evaluate(documents["test"]) | {"split": "test"}
-    if ranks.is_main:
-        if classifier.warmed:
-            print(f"started from {warm_start}: {classifier.warmed}")
-        classifier.save(out)
-        print_metrics(classifier.metrics)
-        print(f'saved to {out}; try: hill predict {out} "a text"')
+    with _resumable(), claimed(out) if ranks.is_main else nullcontext():
+        check_out(out, resume)
+        documents = read_data(data, classifier.taxonomy)
+        with training_bar(classifier.train_config.metric, shown=ranks.is_main) as bar:
+            for report in classifier.training(documents, out, resume, tensorboard):
+                bar.show(report)
+        if "test" in documents:
+            classifier.metrics = classifier.evaluate(documents["test"]) | {"split": "test"}
+        if ranks.is_main:
+            if classifier.warmed:
+                print(f"started from {warm_start}: {classifier.warmed}")
+            classifier.save(out)
+            print_metrics(classifier.metrics)
+            print(f'saved to {out}; try: hill predict {out} "a text"')
     ranks.leave()
+
+
+@contextmanager
+def _resumable() -> Iterator[None]:
+    """A training that is told to stop says how to go on, and exits with the code of the signal."""
+    from hill.train.loop import Stopped
+
+    try:
+        yield
+    except KeyboardInterrupt as stopped:
+        told = isinstance(stopped, Stopped)
+        sys.stderr.write(f"hill: {stopped if told else 'stopped at once; to go on, add --resume'}\n")
+        raise typer.Exit(stopped.code if isinstance(stopped, Stopped) else 130) from None
 
 
 @app.command()

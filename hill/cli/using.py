@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from hill.cli.common import Data, Json, Model, app, counting, load_model, print_metrics
+from hill.guard import shown
 
 
 @app.command()
@@ -145,7 +146,7 @@ def _predict_parts(
     else:
         print(f"{bulk.rows:,} rows in {len(bulk.written):,} parts in {target}")
     if bulk.bad:
-        sys.stderr.write(f"hill: rows with an error in place of labels: {bulk.bad:,}, such as {bulk.example}\n")
+        sys.stderr.write(f"hill: rows with an error in place of labels: {bulk.bad:,}, such as {shown(bulk.example)}\n")
     if bulk.bad and (strict or bulk.bad == bulk.rows):
         raise typer.Exit(1)
 
@@ -166,9 +167,9 @@ def _parts_bar(parts: int) -> Iterator[Callable[[int, int], None]]:
 
 def _print_prediction(taxonomy: Any, text: str, prediction: Any) -> None:
     scores = dict(zip(prediction.labels, prediction.scores, strict=True))
-    print(text if len(text) <= 100 else f"{text[:99]}…")
+    print(shown(text if len(text) <= 100 else f"{text[:99]}…"))
     for path in prediction.paths:
         names = " > ".join(taxonomy[taxonomy.row(label)].name for label in path)
-        print(f"  {scores[path[-1]]:.3f}  {names}")
+        print(f"  {scores[path[-1]]:.3f}  {shown(names)}")
     if not prediction.paths:
         print("  no label scores above the threshold")

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from scipy.sparse import csr_array
 
@@ -46,16 +47,37 @@ def reading_order(lengths: IntArray, size: int, budget: int = 0) -> list[IntArra
     return [part for part in np.split(order, np.flatnonzero(np.diff(batch)) + 1) if len(part)]
 
 
-def collate(tokens: Tokens, labels: csr_array[Any] | None, documents: IntArray, pad: int) -> Batch:
-    """These documents as tensors."""
+def collate(
+    tokens: Tokens, labels: csr_array[Any] | None, documents: IntArray, pad: int, listed: bool = False
+) -> Batch:
+    """These documents as tensors; labels are targets (B, L), or lists (B, M)."""
     starts = tokens.starts[documents]
     lengths = tokens.starts[documents + 1] - starts
     places = np.arange(padded_length(int(lengths.max(initial=1))))
     mask = places < lengths[:, None]
     ids = np.full(mask.shape, pad, dtype=np.int64)
     ids[mask] = tokens.ids[(starts[:, None] + places)[mask]]
-    gold = None if labels is None else torch.from_numpy(labels[documents].toarray())
+    gold = None if labels is None else gold_of(labels, documents, listed)
     return Batch(torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64)), gold)
+
+
+def gold_of(labels: csr_array[Any], documents: IntArray, listed: bool) -> torch.Tensor:
+    """The labels of these documents: targets (B, L), or lists (B, M) that are as wide for all documents."""
+    if listed:
+        return torch.from_numpy(label_lists(labels[documents], most_labels(labels))).long()
+    return torch.from_numpy(labels[documents].toarray())
+
+
+def most_labels(labels: csr_array[Any]) -> int:
+    """The most labels that a document has, but at least 1."""
+    return max(int(np.diff(labels.indptr).max(initial=1)), 1)
+
+
+def label_lists(labels: csr_array[Any], most: int) -> npt.NDArray[np.int32]:
+    """The labels of each document as a row of so many numbers, filled up with the number of labels."""
+    lists = np.full((labels.shape[0], most), labels.shape[1], dtype=np.int32)
+    lists[np.arange(most) < np.diff(labels.indptr)[:, None]] = labels.indices
+    return lists
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:

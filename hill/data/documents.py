@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 from hill.data.files import find_splits
 from hill.data.labels import LabelReader
 from hill.data.problems import refuse
-from hill.data.records import Record, read_records
+from hill.data.records import Record, is_writable, read_records
 from hill.errors import DataError
 from hill.taxonomy import Taxonomy
 from hill.types import IntArray
@@ -49,6 +49,9 @@ def label_documents(texts: Sequence[str], labels: Sequence[Iterable[str]], taxon
     """Documents of texts and labels at hand: ids, names or paths, ancestors added."""
     if len(texts) != len(labels):
         raise DataError(f"{len(texts)} texts but {len(labels)} sets of labels; expected one set a text")
+    for number, text in enumerate(texts, 1):
+        if isinstance(text, str) and not is_writable(text):
+            raise DataError(f"text {number} has half of a character (a lone surrogate); expected Unicode text")
     records = (
         Record(text, list(given), "", "", number)
         for number, (text, given) in enumerate(zip(texts, labels, strict=True), 1)

@@ -2,8 +2,9 @@
 
 import gzip
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from hill.errors import DataError
 
@@ -17,6 +18,8 @@ FORMATS = {
     ".parquet": "parquet",
     ".pq": "parquet",
 }
+LONGEST_LINE = 2**26
+"""Bytes of a line: a text of a million characters in any script takes a tenth of it."""
 EXPECTED = "JSONL (.jsonl), CSV (.csv, .tsv) or Parquet (.parquet); text formats may be gzipped (.gz)"
 
 
@@ -52,8 +55,13 @@ def format_of(path: Path) -> str:
 def open_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """The lines of a file that may be gzipped, numbered from 1, with their ends."""
     with path.open("rb") as file:
-        lines: Iterable[bytes] = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
-        yield from enumerate(lines, start=1)
+        lines: IO[bytes] = gzip.GzipFile(fileobj=file) if path.suffix.lower() == ".gz" else file  # type: ignore[assignment]
+        number = 0
+        while line := lines.readline(LONGEST_LINE + 1):
+            number += 1
+            if len(line) > LONGEST_LINE:
+                raise OSError(f"line {number} has more than {LONGEST_LINE:,} bytes; split it, or the text in it")
+            yield number, line
 
 
 def _suffix(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""ICD-10-CM as a data set: diagnoses coded into chapters and blocks, from the package `simple-icd-10-cm`.
+"""ICD-10-CM as a data set: diagnoses coded into chapters, blocks, categories or codes, from `simple-icd-10-cm`.
 
 The official description of a code is a training text. The inclusion terms, other words by which clinicians call the
 same things, are never trained on: a share of them, drawn by a hash, is dev, the others are test.
@@ -16,15 +16,21 @@ from hill.taxonomy import Label, Taxonomy
 DEV_SHARE = 0.25
 
 
-def icd_taxonomy(categories: bool = False) -> Taxonomy:
-    """Chapter > block: 22 + 297 labels; with categories, their 1,918 labels below."""
+def icd_taxonomy(categories: bool = False, codes: bool = False) -> Taxonomy:
+    """Chapter > block: 22 + 297 labels; with categories, their 1,918 labels below; with codes, all 98,505 in 7 levels.
+
+    The categories come with the codes below them.
+    """
     icd = _icd()
     chapters, blocks = _codes(icd.is_chapter), _codes(icd.is_block)
     labels = [Label(f"chapter {code}", _title(code)) for code in chapters]
     labels += [Label(f"block {code}", _title(code), (f"chapter {_chapter(code)}",)) for code in blocks]
-    if categories:
-        codes = [code for code in _codes(lambda code: len(code) == 3) if code not in chapters]
-        labels += [Label(code, _title(code), (f"block {_block(code)}",)) for code in codes]
+    if categories or codes:
+        found = _codes(lambda code: len(code) == 3 and not icd.is_chapter(code))
+        labels += [Label(code, _title(code), (f"block {_block(code)}",)) for code in found]
+    if codes:
+        found = _codes(lambda code: len(code) > 3 and "-" not in code)
+        labels += [Label(code, _description(code), (icd.get_parent(code),)) for code in found]
     return Taxonomy(labels)
 
 
@@ -41,15 +47,33 @@ def icd_data(
     return {name: _documents(pairs, taxonomy) for name, pairs in splits.items()}
 
 
+def icd_all(taxonomy: Taxonomy) -> dict[str, Documents]:
+    """Every official description, of chapters, blocks and codes, as train; every inclusion term as dev or test."""
+    terms = _terms()
+    above = [(label.name, label.id) for label in icd_taxonomy()]
+    splits = {
+        "train": above + [(_description(code), code) for code in _all_codes()],
+        "dev": [term for term in terms if _hash_share(term[0]) < DEV_SHARE],
+        "test": [term for term in terms if _hash_share(term[0]) >= DEV_SHARE],
+    }
+    return {name: _documents(pairs, taxonomy) for name, pairs in splits.items()}
+
+
 def _documents(pairs: list[tuple[str, str]], taxonomy: Taxonomy) -> Documents:
-    deepest = [code[:3] if code[:3] in taxonomy else f"block {_block(code)}" for _, code in pairs]
+    deepest = [_deepest(code, taxonomy) for _, code in pairs]
     return label_documents([text for text, _ in pairs], [[label] for label in deepest], taxonomy)
+
+
+def _deepest(code: str, taxonomy: Taxonomy) -> str:
+    """The label of a code: itself, or what is above it where the taxonomy ends there."""
+    known = next((label for label in (code, code[:3]) if label in taxonomy), None)
+    return known or f"block {_block(code)}"
 
 
 def _descriptions(per_block: int, draw: random.Random) -> list[tuple[str, str]]:
     icd = _icd()
     found: defaultdict[str, dict[str, str]] = defaultdict(dict)
-    for code in _codes(lambda code: not icd.is_chapter(code) and "-" not in code):
+    for code in _all_codes():
         found[_block(code)].setdefault(icd.get_description(code), code)
     chosen: list[tuple[str, str]] = []
     for block in sorted(found):
@@ -59,9 +83,13 @@ def _descriptions(per_block: int, draw: random.Random) -> list[tuple[str, str]]:
 
 
 def _terms() -> list[tuple[str, str]]:
+    return sorted({(term, code) for code in _all_codes() for term in _icd().get_inclusion_term(code)})
+
+
+def _all_codes() -> list[str]:
+    """Categories and what is below them."""
     icd = _icd()
-    codes = [code for code in _codes(lambda code: not icd.is_chapter(code)) if "-" not in code]
-    return sorted({(term, code) for code in codes for term in icd.get_inclusion_term(code)})
+    return _codes(lambda code: not icd.is_chapter(code) and "-" not in code)
 
 
 def _codes(wanted: Any) -> list[str]:
@@ -76,6 +104,11 @@ def _block(code: str) -> str:
 
 def _chapter(block: str) -> str:
     return str(_icd().get_ancestors(block)[-1])
+
+
+def _description(code: str) -> str:
+    """A description; one has a tab in it."""
+    return " ".join(str(_icd().get_description(code)).split())
 
 
 def _title(code: str) -> str:

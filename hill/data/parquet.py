@@ -7,7 +7,8 @@ from typing import Any
 from hill.extras import need
 
 COLUMNS = ("id", "text", "labels")
-BATCH = 1_000
+BATCH = 128
+"""Rows at a time: a file of a few kilobytes may name one long text in each of them."""
 
 
 def read_parquet(path: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
@@ -26,5 +27,5 @@ def read_parquet(path: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
                 for fields in batch.to_pylist():
                     row += 1
                     yield row, fields
-    except (arrow.ArrowException, OSError) as error:
+    except (arrow.ArrowException, OSError, ValueError, OverflowError) as error:  # also of text that is no UTF-8
         yield row, f"the file cannot be read on: {' '.join(str(error).split())[:200]}"

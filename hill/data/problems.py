@@ -49,6 +49,11 @@ class Problem:
         return f"{self.message}{place}"
 
 
+def shown(text: str) -> str:
+    """A text as an error would show it: on one line, and of characters that can be printed."""
+    return str(DataError(text))
+
+
 def refuse(problem: Problem) -> None:
     """Raise what makes a document unusable; let warnings pass."""
     if problem.severity == "error":
@@ -81,7 +86,9 @@ class Problems:
                 "severity": "error" if kind in ERRORS else "warning",
                 "title": title,
                 "count": self.counts[kind],
-                "examples": [{"file": p.file, "line": p.line, "message": p.message} for p in self.examples[kind]],
+                "examples": [
+                    {"file": shown(p.file), "line": p.line, "message": shown(p.message)} for p in self.examples[kind]
+                ],
             }
             for kind, title in TITLES.items()
             if self.counts[kind]

@@ -21,7 +21,8 @@ from hill.taxonomy import Taxonomy, read_taxonomy
 LYRL = "the online appendices of Lewis et al. 2004 (JMLR volume 5, lewis04a)"
 REUTERS = "Reuters Corpus Volume 1 of NIST (rcv1.tar.xz)"
 RESEARCH = "the repositories of HILL and HGCLR, folder data/rcv1"
-STORY = re.compile(r"(\d+)newsML\.xml")
+STORY = re.compile(r"(\d{1,18})newsML\.xml")
+DIGITS = 18
 EMPTY = -1
 MISSING = -2
 GLUED = "paragraphs are joined with nothing between them, as in the research code"
@@ -74,7 +75,7 @@ def _read_topics(path: Path, rows: dict[int, int], taxonomy: Taxonomy) -> list[i
 
 
 def _number(text: str, line: int, path: Path) -> int:
-    if not text.strip().isdecimal():
+    if not text.strip().isdecimal() or len(text) > DIGITS:
         raise DataError(f"'{text[:80]}' on line {line} of '{path}'; expected the number of a story")
     return int(text)
 

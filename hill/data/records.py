@@ -67,12 +67,26 @@ def _record(fields: Mapping[str, Any], file: str, line: int, report: Report) -> 
     if not text.strip():
         report(Problem("empty-text", file, line, "the text is empty"))
         return None
+    key = "" if fields.get("id") is None else str(fields["id"])
+    if not (is_writable(text) and is_writable(key)):
+        what = "id" if is_writable(text) else "text"
+        half = f"the {what} has half of a character (a lone surrogate); remove it"
+        report(Problem("unreadable", file, line, half))
+        return None
     labels = _labels(fields["labels"])
     if labels is None:
         wanted = "expected a list of names or ids, or one string"
         report(Problem("wrong-type", file, line, f"the labels are {_kind(fields['labels'])}; {wanted}"))
         return None
-    return Record(text, labels, "" if fields.get("id") is None else str(fields["id"]), file, line)
+    return Record(text, labels, key, file, line)
+
+
+def is_writable(text: str) -> bool:
+    """Whether a text can be written as UTF-8: JSON can name half a character."""
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def _labels(value: Any) -> str | list[str] | None:

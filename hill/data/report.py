@@ -9,8 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from hill.data.check import RARE, Check
+from hill.guard import shown
 
 BAR = 40
+MOST_LEVELS = 100
+"""Levels that are listed; those of a chain are as many as its labels."""
 
 
 def print_check(found: Check, console: Console) -> None:
@@ -48,8 +51,10 @@ def _splits(splits: dict[str, Any]) -> Table:
 
 def _levels(levels: list[dict[str, Any]]) -> Table:
     table = _table("levels", "level", "labels", "used", "documents")
-    for level in levels:
+    for level in levels[:MOST_LEVELS]:
         table.add_row(str(level["level"]), *(f"{level[key]:,}" for key in ("labels", "used", "documents")))
+    if len(levels) > MOST_LEVELS:
+        table.add_row(f"… {len(levels):,}")
     return table
 
 
@@ -83,7 +88,7 @@ def _print_labels(labels: dict[str, Any], console: Console) -> None:
         if labels[key]["count"]:
             examples = ", ".join(labels[key]["examples"])
             more = ", …" if labels[key]["count"] > len(labels[key]["examples"]) else ""
-            console.print(Text(f"{labels[key]['count']:,} {sentence}: {examples}{more}"))
+            console.print(Text(shown(f"{labels[key]['count']:,} {sentence}: {examples}{more}")))
     console.print()
 
 
@@ -92,6 +97,6 @@ def _print_problem(problem: dict[str, Any], console: Console) -> None:
     console.print(Text(f"{problem['severity']}: {problem['count']:,} {problem['title']}", style=style))
     for example in problem["examples"]:
         place = f"{example['file']}:{example['line']}: " if example["line"] else ""
-        console.print(Text(f"  {place}{example['message']}"), soft_wrap=True)
+        console.print(Text(shown(f"  {place}{example['message']}")), soft_wrap=True)
     if (more := problem["count"] - len(problem["examples"])) > 0:
         console.print(f"  … and {more:,} more")

@@ -7,6 +7,7 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from hill.data.batches import label_lists, most_labels
 from hill.data.tokens import Tokens
 from hill.types import IntArray, Packed
 
@@ -24,15 +25,18 @@ def packed_size(tokens: int) -> int:
 
 
 class Resident:
-    """Tokens and labels of a split, held on a device."""
+    """Tokens and labels of a split, held on a device; where they are to be listed, batches have label lists."""
 
-    def __init__(self, tokens: Tokens, labels: csr_array[Any] | None, pad: int, device: torch.device) -> None:
+    def __init__(
+        self, tokens: Tokens, labels: csr_array[Any] | None, pad: int, device: torch.device, listed: bool = False
+    ) -> None:
         self._lengths = tokens.lengths
         self.ids = torch.from_numpy(np.append(tokens.ids.astype(np.int32), pad).astype(np.int32)).to(device)
         self.starts = torch.from_numpy(tokens.starts).to(device)
         self.longest = -(-int(max(self._lengths.max(initial=1), FILLER)) // 128) * 128
-        self.labels = None if labels is None else _label_lists(labels).to(device)
+        self.labels = None if labels is None else _on_device(labels, device)
         self.label_count = 0 if labels is None else labels.shape[1]
+        self.listed = listed
 
     def size(self, documents: IntArray) -> int:
         """The number of tokens that these documents are packed into."""
@@ -61,13 +65,11 @@ class Resident:
         if self.labels is None:
             return None
         rows = self.labels[documents].long()  # (B, most), L where a document has fewer
+        if self.listed:
+            return rows
         gold = torch.zeros(len(rows), self.label_count + 1, device=rows.device)
         return gold.scatter_(1, rows, 1.0)[:, : self.label_count]
 
 
-def _label_lists(labels: csr_array[Any]) -> Tensor:
-    """The labels of each document as a row of numbers, filled up with the number of labels."""
-    counts = np.diff(labels.indptr)
-    lists = np.full((labels.shape[0], max(int(counts.max(initial=1)), 1)), labels.shape[1], dtype=np.int32)
-    lists[np.arange(lists.shape[1]) < counts[:, None]] = labels.indices
-    return torch.from_numpy(lists)
+def _on_device(labels: csr_array[Any], device: torch.device) -> Tensor:
+    return torch.from_numpy(label_lists(labels, most_labels(labels))).to(device)

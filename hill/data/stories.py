@@ -1,7 +1,9 @@
 """News stories, one XML file each: in folders, or streamed out of the tar archives that they are shipped in."""
 
+import lzma
 import os
 import tarfile
+import zlib
 from collections.abc import Callable, Iterator
 from html.entities import entitydefs
 from pathlib import Path
@@ -11,6 +13,8 @@ from xml.etree.ElementTree import Element, ParseError, XMLParser, fromstring
 from hill.errors import DataError
 
 ARCHIVES = (".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2")
+LONGEST = 2**24
+"""Bytes of a story, of which the longest have a few hundred thousand."""
 
 
 class Story(NamedTuple):
@@ -33,7 +37,9 @@ def read_stories(folder: Path, wanted: Callable[[str], bool]) -> Iterator[Story]
             if name.endswith(ARCHIVES):
                 archives.append(Path(above, name))
             elif wanted(name):
-                yield Story(name, _parse(Path(above, name).read_bytes(), f"'{Path(above, name)}'"))
+                path = Path(above, name)
+                _check_size(path.stat().st_size, f"'{path}'")
+                yield Story(name, _parse(path.read_bytes(), f"'{path}'"))
     for archive in archives:
         yield from _read_archive(archive, wanted)
 
@@ -44,15 +50,23 @@ def _read_archive(path: Path, wanted: Callable[[str], bool]) -> Iterator[Story]:
             while member := archive.next():
                 name = member.name.rpartition("/")[2]
                 if member.isfile() and wanted(name) and (file := archive.extractfile(member)):
-                    yield Story(name, _parse(file.read(), f"'{member.name}' in '{path}'"))
+                    place = f"'{member.name}' in '{path}'"
+                    _check_size(member.size, place)
+                    yield Story(name, _parse(file.read(), place))
                 # The archive remembers every member it has passed: a gigabyte for all of RCV1.
                 archive.members.clear()  # type: ignore[attr-defined]
-    except (OSError, EOFError, tarfile.TarError) as error:
+    except (OSError, EOFError, tarfile.TarError, zlib.error, lzma.LZMAError, UnicodeError) as error:
         raise DataError(f"the archive '{path}' cannot be read on: {error}; get the file again") from None
 
 
+def _check_size(size: int, place: str) -> None:
+    if size > LONGEST:
+        raise DataError(f"{place} has {size:,} bytes, and no story more than {LONGEST:,}; get the file again")
+
+
 def _parse(content: bytes, place: str) -> Element:
-    if b"<!ENTITY" in content:
+    # Of the encodings that an XML file may begin in, all spell it like this but for zeros between the letters.
+    if b"<!ENTITY" in content.replace(b"\0", b""):
         raise DataError(f"{place} declares entities of its own, which no story does; get the file again")
     parser = XMLParser()
     # A story may name a document type that is not at hand, and use the characters it defines.

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from hill.data.files import open_lines
 
-LONGEST_FIELD = 2**31 - 1
+LONGEST_FIELD = 2**26
+"""Characters of a field; one without end is a quote that was never closed, and would be read into memory whole."""
 
 
 def read_table(path: Path) -> Iterator[tuple[int, dict[str, str] | str]]:

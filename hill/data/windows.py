@@ -2,14 +2,17 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csr_array, vstack
 from tokenizers import Tokenizer
 
 from hill.data.tokens import Tokens, tokenize
 from hill.errors import ConfigError
 from hill.settings import at_least, one_of
+from hill.taxonomy.cells import documents_of, merge_cells, with_values
 from hill.types import IntArray
 
 POOLS = ("mean", "max")
@@ -17,8 +20,8 @@ EDGE = 1e-6
 """Scores count as at least this far from 0 and 1, so that one window's certainty has a finite logit."""
 
 Scores = npt.NDArray[np.float32]
-Chunk = tuple[IntArray, Scores]
-"""Numbers of some windows or documents (n) and their scores (n, L)."""
+Chunk = tuple[IntArray, Any]
+"""Numbers of some windows or documents (n) and their scores (n, L): an array, or a `csr_array` of those kept."""
 
 
 @dataclass(frozen=True)
@@ -118,29 +121,53 @@ def pool(scored: Iterable[Chunk], document: IntArray, how: str) -> Iterator[Chun
     """
     counts = np.bincount(document)
     missing = counts.copy()
-    held, sums = np.empty(0, dtype=np.int64), np.empty((0, 0), dtype=np.float32)
+    held, sums = np.empty(0, dtype=np.int64), None
     for windows, scores in scored:
         of = document[windows]
         alone = counts[of] == 1
         if alone.any():
             yield of[alone], scores[alone]
-        of, scores = of[~alone], scores[~alone]
-        known = np.union1d(held, of)
-        added = np.full((len(known), scores.shape[1]), _NOTHING[how], dtype=np.float32)
-        added[np.searchsorted(known, held)] = sums.reshape(-1, scores.shape[1])
-        _ADD[how].at(added, np.searchsorted(known, of), scores if how == "max" else _logit(scores))
-        np.subtract.at(missing, of, 1)
+        known = np.union1d(held, of[~alone])
+        places = np.searchsorted(known, np.concatenate([held, of[~alone]]))
+        added = _add(sums, scores[~alone] if how == "max" else _logits(scores[~alone]), places, len(known), _ADD[how])
+        np.subtract.at(missing, of[~alone], 1)
         done = missing[known] == 0
         if done.any():
-            yield known[done], added[done] if how == "max" else _sigmoid(added[done] / counts[known[done], None])
+            yield known[done], added[done] if how == "max" else _mean(added[done], counts[known[done]])
         held, sums = known[~done], added[~done]
 
 
-_NOTHING = {"mean": 0.0, "max": -np.inf}
 _ADD = {"mean": np.add, "max": np.maximum}
 
 
-def _logit(scores: Scores) -> Scores:
+def _add(sums: Any, scores: Any, places: IntArray, size: int, join: np.ufunc) -> Any:
+    """Rows of sums and then of scores, joined where they have the same place in the result: (size, L)."""
+    if isinstance(scores, csr_array):
+        rows = scores if sums is None else csr_array(vstack([sums, scores]))
+        return merge_cells(places[documents_of(rows)], rows.indices, rows.data, (size, rows.shape[1]), join)
+    added = np.full((size, scores.shape[1]), -np.inf if join is np.maximum else 0, dtype=np.float32)
+    before = 0 if sums is None else len(sums)
+    if before:
+        added[places[:before]] = sums
+    join.at(added, places[before:], scores)
+    return added
+
+
+def _logits(scores: Any) -> Any:
+    """What is summed for the mean: the logits; of a sparse table, how far they are above that of a missing score."""
+    if isinstance(scores, csr_array):
+        return with_values(scores, _logit(scores.data) - _logit(np.zeros(1)))
+    return _logit(scores)
+
+
+def _mean(sums: Any, counts: IntArray) -> Any:
+    """The scores whose logits are these sums, divided by how many windows each document (n) has."""
+    if isinstance(sums, csr_array):
+        return with_values(sums, _sigmoid(sums.data / counts[documents_of(sums)] + _logit(np.zeros(1))))
+    return _sigmoid(sums / counts[:, None])
+
+
+def _logit(scores: npt.NDArray[np.floating]) -> Scores:
     inside = np.clip(scores.astype(np.float64), EDGE, 1 - EDGE)
     logits: Scores = (np.log(inside) - np.log1p(-inside)).astype(np.float32)
     return logits

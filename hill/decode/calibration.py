@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import isotonic_regression, minimize_scalar
+from scipy.sparse import csr_array
 
+from hill.metrics.sparse import gold_scores
 from hill.taxonomy import Taxonomy
-from hill.types import BoolArray, FloatArray, IntArray
+from hill.taxonomy.cells import with_values
+from hill.types import FloatArray, IntArray
 
 Scores = npt.NDArray[np.floating]
+AnyTable = TypeVar("AnyTable", Scores, csr_array[Any])
+Rows = npt.NDArray[np.integer[Any]] | slice
+Block = tuple[Any, Any]
+"""Labels and scores of some documents: (B, L) each, both dense or both sparse."""
 
 EDGE = 1e-7
 """Scores nearer to 0 or 1 than this have the logit of this: beyond it float32 knows no more."""
@@ -28,11 +35,17 @@ SLOPE = 1e-3
 
 
 class Calibrator(ABC):
-    """Maps scores (B, L) to probabilities (B, L); for each label the map never falls."""
+    """Maps scores (B, L) to probabilities (B, L); for each label the map never falls. Missing scores stay missing."""
+
+    def __call__(self, scores: AnyTable) -> AnyTable:
+        """The probabilities of these scores."""
+        if isinstance(scores, csr_array):
+            return with_values(scores, self._map(scores.data, scores.indices))
+        return self._map(scores, slice(None))
 
     @abstractmethod
-    def __call__(self, scores: Scores) -> Scores:
-        """The probabilities of these scores."""
+    def _map(self, scores: Scores, rows: Rows) -> Scores:
+        """The probabilities of scores of these labels, or of all in their order."""
 
     @abstractmethod
     def document(self) -> dict[str, Any]:
@@ -46,9 +59,8 @@ class Temperature(Calibrator):
         self._levels = levels
         self._slopes = (1 / levels)[taxonomy.depth - 1]  # (L)
 
-    def __call__(self, scores: Scores) -> Scores:
-        """The probabilities of these scores."""
-        return _sigmoid(logits(scores) * self._slopes).astype(scores.dtype)
+    def _map(self, scores: Scores, rows: Rows) -> Scores:
+        return _sigmoid(logits(scores) * self._slopes[rows]).astype(scores.dtype)
 
     def document(self) -> dict[str, Any]:
         """Everything as plain values."""
@@ -65,12 +77,12 @@ class Isotonic(Calibrator):
         self._starts = curve * len(COARSE)  # (L)
         self._curves = np.concatenate([levels, labels]).ravel()
 
-    def __call__(self, scores: Scores) -> Scores:
-        """The probabilities of these scores."""
+    def _map(self, scores: Scores, rows: Rows) -> Scores:
         place = _places(logits(scores), COARSE)
         low = np.minimum(place.astype(np.int64), len(COARSE) - 2)
-        first = self._curves[self._starts + low]
-        rise = self._curves[self._starts + low + 1] - first
+        starts = self._starts[rows] + low
+        first = self._curves[starts]
+        rise = self._curves[starts + 1] - first
         found: Scores = (first + rise * (place - low)).astype(scores.dtype)
         return found
 
@@ -93,7 +105,7 @@ def read_calibrator(found: dict[str, Any], taxonomy: Taxonomy) -> Calibrator:
     return Isotonic(taxonomy, levels, np.array(found["rows"], dtype=np.int64), labels)
 
 
-def fit_calibrator(kind: str, taxonomy: Taxonomy, blocks: Iterable[tuple[BoolArray, Scores]]) -> Calibrator | None:
+def fit_calibrator(kind: str, taxonomy: Taxonomy, blocks: Iterable[Block]) -> Calibrator | None:
     """The calibrator of a kind for documents whose labels and scores (B, L) come in blocks; none for `off`."""
     match kind:
         case "temperature":
@@ -110,7 +122,7 @@ def logits(scores: Scores) -> FloatArray:
     return found
 
 
-def _fit_temperature(taxonomy: Taxonomy, blocks: Iterable[tuple[BoolArray, Scores]]) -> Temperature:
+def _fit_temperature(taxonomy: Taxonomy, blocks: Iterable[Block]) -> Temperature:
     """For each level the temperature of the least log loss; 1 where all labels or none are gold."""
     gold, seen = _counts(taxonomy.depth - 1, len(taxonomy.levels), FINE, blocks)
     return Temperature(taxonomy, np.array([_temperature(*level) for level in zip(gold, seen, strict=True)]))
@@ -126,7 +138,7 @@ def _temperature(gold: IntArray, seen: IntArray) -> float:
     return float(1 / minimize_scalar(loss, bounds=(1 / STEEPEST, STEEPEST), method="bounded").x)
 
 
-def _fit_isotonic(taxonomy: Taxonomy, blocks: Iterable[tuple[BoolArray, Scores]]) -> Isotonic:
+def _fit_isotonic(taxonomy: Taxonomy, blocks: Iterable[Block]) -> Isotonic:
     level = taxonomy.depth - 1
     gold, seen = _counts(np.arange(len(taxonomy)), len(taxonomy), COARSE, blocks)
     levels = [_curve(gold[level == i].sum(axis=0), seen[level == i].sum(axis=0)) for i in range(len(taxonomy.levels))]
@@ -145,16 +157,27 @@ def _curve(gold: IntArray, seen: IntArray) -> FloatArray:
     return curve
 
 
-def _counts(
-    group: IntArray, groups: int, nodes: FloatArray, blocks: Iterable[tuple[BoolArray, Scores]]
-) -> tuple[IntArray, IntArray]:
+def _counts(group: IntArray, groups: int, nodes: FloatArray, blocks: Iterable[Block]) -> tuple[IntArray, IntArray]:
     """How many cells of each group of labels lie nearest to each node, gold ones and all: (groups, nodes) each."""
     gold, seen = np.zeros((2, groups * len(nodes)), dtype=np.int64)
     for labels, scores in blocks:
-        cells = group * len(nodes) + np.rint(_places(logits(scores), nodes)).astype(np.int64)
+        if isinstance(scores, csr_array):
+            rows, values = gold_scores(labels, scores)
+            cells, hits = _cells(group[scores.indices], scores.data, nodes), _cells(group[rows], values, nodes)
+            missing = len(labels.indptr) - 1 - np.bincount(scores.indices, minlength=len(group))
+            seen[:: len(nodes)] += np.bincount(group, missing, minlength=groups).astype(np.int64)
+        else:
+            cells = _cells(group, scores, nodes)
+            hits = cells[labels]
         seen += np.bincount(cells.ravel(), minlength=len(seen))
-        gold += np.bincount(cells[labels], minlength=len(gold))
+        gold += np.bincount(hits, minlength=len(gold))
     return gold.reshape(groups, -1), seen.reshape(groups, -1)
+
+
+def _cells(group: IntArray, scores: Scores, nodes: FloatArray) -> IntArray:
+    """The node nearest to each score, of those of all groups; that of a missing score is the first."""
+    cells: IntArray = group * len(nodes) + np.rint(_places(logits(scores), nodes)).astype(np.int64)
+    return cells
 
 
 def _places(values: FloatArray, nodes: FloatArray) -> FloatArray:

@@ -37,7 +37,10 @@ class DecodeConfig:
     """Documents whose highest score is not above this get no label; 0 for never."""
     calibrate: str = "auto"
     """Fit on dev what makes scores probabilities: temperature, one for each level; isotonic, a curve for each label or,
-    where it has few documents, each level; auto, the better of both and none; off, none."""
+    where it has few documents, each level; auto, the best of both and none; off, none."""
+    keep: int = 0
+    """Scores of a document that are kept, its best; the others count as 0. 0 for all of them, of more than 10,000
+    labels for 100."""
 
     def __post_init__(self) -> None:
         one_of(self.strategy, STRATEGIES, "decode.strategy")
@@ -46,6 +49,7 @@ class DecodeConfig:
         one_of(self.calibrate, CALIBRATIONS, "decode.calibrate")
         at_least(self.support, 1, "decode.support")
         at_least(self.k, 1, "decode.k")
+        at_least(self.keep, 0, "decode.keep")
         for name in ("threshold", "abstain"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"decode.{name} is {getattr(self, name)}; expected a number from 0 to 1")

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from hill.decode.calibration import Calibrator
 from hill.decode.config import DecodeConfig
 from hill.decode.paths import Paths
-from hill.metrics.edges import Edges
+from hill.metrics.sparse import AnyEdges
 from hill.taxonomy import Taxonomy
-from hill.types import BoolArray, FloatArray
-
-Scores = npt.NDArray[np.floating]
+from hill.types import FloatArray
 
 
 class Decoder:
     """Turns scores (B, L) into label sets (B, L): it calibrates them, makes them consistent and compares them.
+
+    What comes in a dense array goes out in dense arrays; what comes in a `csr_array` of some scores, the others of
+    which count as 0, goes out in `csr_array`s.
 
     Args:
         taxonomy: the labels.
@@ -38,70 +39,68 @@ class Decoder:
         self._taxonomy = taxonomy
         self._thresholds = np.float64(config.threshold) if thresholds is None else thresholds
         self._calibrator = calibrator
-        self._edges = Edges(taxonomy)
+        self._edges = AnyEdges(taxonomy)
 
     @cached_property
     def _paths(self) -> Paths:
         return Paths(self._taxonomy)
 
-    def calibrated(self, scores: Scores) -> Scores:
+    def calibrated(self, scores: Any) -> Any:
         """Scores as probabilities, each label for itself: (B, L) to (B, L)."""
         return scores if self._calibrator is None else self._calibrator(scores)
 
-    def effective(self, scores: Scores) -> Scores:
+    def effective(self, scores: Any) -> Any:
         """Probabilities that never rise on the way down (except `raw`): (B, L) to (B, L)."""
-        return self._consistent(_columns(self.calibrated(scores))).T
+        edges = self._edges.of(scores)
+        return edges.leave(self._consistent(edges, edges.enter(self.calibrated(scores))))
 
-    def decode(self, scores: Scores) -> BoolArray:
+    def decode(self, scores: Any) -> Any:
         """The predicted labels: (B, L) to (B, L)."""
         return self.decide(scores)[0]
 
-    def decide(self, scores: Scores) -> tuple[BoolArray, Scores]:
+    def decide(self, scores: Any) -> tuple[Any, Any]:
         """The predicted labels and the effective scores: (B, L) each."""
-        columns = _columns(self.calibrated(scores))
-        effective = self._consistent(columns)
-        chosen = self._choose(columns, effective)
+        edges = self._edges.of(scores)
+        values = edges.enter(self.calibrated(scores))
+        effective = self._consistent(edges, values)
+        chosen = self._choose(edges, values, effective)
         if self.config.abstain:
-            chosen &= effective.max(axis=0) > np.float64(self.config.abstain)
-        return chosen.T, effective.T
+            chosen = edges.of_documents(chosen, edges.highest(effective) > np.float64(self.config.abstain))
+        return edges.leave(chosen), edges.leave(effective)
 
-    def compared(self, scores: Scores) -> Scores:
+    def compared(self, scores: Any) -> Any:
         """What is compared with the thresholds: (B, L) to (B, L)."""
-        columns = _columns(self.calibrated(scores))
-        return self._compared(columns, self._consistent(columns)).T
+        edges = self._edges.of(scores)
+        values = edges.enter(self.calibrated(scores))
+        return edges.leave(self._compared(edges, values, self._consistent(edges, values)))
 
-    def _consistent(self, columns: Scores) -> Scores:
+    def _consistent(self, edges: Any, values: Any) -> Any:
         match self.config.strategy:
             case "raw":
-                return columns
+                return values
             case "top-down":
-                return self._edges.least_above(columns)
-        return self._edges.close(columns)
+                return edges.least_above(values)
+        return edges.close(values)
 
-    def _compared(self, columns: Scores, effective: Scores) -> Scores:
+    def _compared(self, edges: Any, values: Any, effective: Any) -> Any:
         match self.config.strategy:
             case "ancestors":
-                return columns
+                return values
             case "safe":
-                return self._edges.close(np.where(self._paths.best(columns, self.config.k), columns, 0))
+                return edges.close(edges.within(values, self._paths.best(values, self.config.k)))
         return effective
 
-    def _choose(self, columns: Scores, effective: Scores) -> BoolArray:
+    def _choose(self, edges: Any, values: Any, effective: Any) -> Any:
         if not self.config.thresholded:
-            return self._paths.best(columns, self.config.k)
-        compared = self._compared(columns, effective)
-        return self._repair(compared > np.reshape(self._thresholds, (-1, 1)))
+            return self._paths.best(values, self.config.k)
+        chosen = edges.above(self._compared(edges, values, effective), self._thresholds)
+        return self._repair(edges, chosen)
 
-    def _repair(self, chosen: BoolArray) -> BoolArray:
+    def _repair(self, edges: Any, chosen: Any) -> Any:
         """Add or drop what thresholds that differ between a label and its parent left inconsistent."""
         match self.config.strategy:
             case "raw":
                 return chosen
             case "top-down":
-                return self._edges.least_above(chosen)
-        return self._edges.close(chosen)
-
-
-def _columns(scores: Scores) -> Scores:
-    """A row a label, which `Edges` move fastest: (B, L) to (L, B)."""
-    return np.ascontiguousarray(scores.T)
+                return edges.least_above(chosen)
+        return edges.close(chosen)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.sparse import csr_array
 
-from hill.metrics.blocks import blocks
-from hill.types import BoolArray, IntArray
+from hill.decode.calibration import Block
+from hill.metrics.blocks import alike, blocks_of, width_of
+from hill.taxonomy.cells import Table, join_tables
+from hill.types import IntArray
 
 MOST_CELLS = 2**26
-"""Scores that are held, 256 MiB; of more documents than that, a random sample is."""
+"""Scores that are held, 256 MiB, or 512 in a sparse table; of more documents than that, a random sample is."""
 SEED = 0
 FOLDS = 4
 
@@ -23,16 +25,16 @@ FOLDS = 4
 class Held:
     """Scores and gold labels of the same documents: (documents, L) each."""
 
-    scores: npt.NDArray[np.float32]
+    scores: Table
     labels: csr_array[Any]
 
     def __len__(self) -> int:
-        return len(self.scores)
+        return self.labels.shape[0]
 
-    def blocks(self) -> Iterator[tuple[BoolArray, npt.NDArray[np.float32]]]:
-        """Labels and scores, some documents at a time."""
-        for start, stop in blocks(*self.scores.shape):
-            yield self.labels[start:stop].toarray().astype(bool), self.scores[start:stop]
+    def blocks(self) -> Iterator[Block]:
+        """Labels and scores, some documents at a time: both in dense arrays, or both sparse."""
+        for start, stop in blocks_of(self.scores):
+            yield alike(self.labels[start:stop].astype(bool), self.scores[start:stop])
 
     def take(self, documents: IntArray) -> Held:
         """Some of the documents."""
@@ -46,17 +48,19 @@ class Held:
             yield self.take(np.concatenate(parts[:number] + parts[number + 1 :])), self.take(part)
 
 
-def hold(scored: Iterable[tuple[IntArray, npt.NDArray[np.float32]]], labels: csr_array[Any]) -> Held:
+def hold(scored: Iterable[tuple[IntArray, Table]], labels: csr_array[Any]) -> Held:
     """What comes of documents in any order, some at a time, as one; of too many documents a random sample."""
-    documents, width = labels.shape
-    most = max(MOST_CELLS // max(width, 1), 1)
-    kept = np.arange(documents)
-    if documents > most:
-        kept = np.sort(np.random.default_rng(SEED).choice(documents, most, replace=False))
-    place = np.full(documents, -1)
+    coming = iter(scored)
+    first = next(coming, (np.arange(0), np.zeros((0, labels.shape[1]), dtype=np.float32)))
+    kept = _sample(labels.shape[0], MOST_CELLS // max(width_of(first[1]), 1))
+    place = np.full(labels.shape[0], -1)
     place[kept] = np.arange(len(kept))
-    scores = np.zeros((len(kept), width), dtype=np.float32)
-    for numbers, found in scored:
-        wanted = place[numbers] >= 0
-        scores[place[numbers][wanted]] = found[wanted]
-    return Held(scores, labels[kept])
+    wanted = ((place[numbers], found) for numbers, found in chain([first], coming))
+    parts = ((places[places >= 0], found[places >= 0]) for places, found in wanted)
+    return Held(join_tables(parts, (len(kept), labels.shape[1])), labels[kept])
+
+
+def _sample(documents: int, most: int) -> IntArray:
+    if documents <= max(most, 1):
+        return np.arange(documents)
+    return np.sort(np.random.default_rng(SEED).choice(documents, max(most, 1), replace=False))

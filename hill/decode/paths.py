@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csr_array, vstack
 
 from hill.metrics.edges import Edges
 from hill.taxonomy import Taxonomy
 from hill.types import BoolArray, IntArray
 
+FEW = 16
 PARENT_WEIGHT = 0.5
 FLOOR = 1e-12
 
@@ -30,8 +33,19 @@ class Paths:
         self._below = np.flatnonzero(taxonomy.depth > 1)
         self._rounds = list(_rounds(taxonomy))
 
-    def best(self, columns: Columns, k: int) -> BoolArray:
-        """The labels on the k best paths, with all their ancestors: (L, b) to (L, b)."""
+    def best(self, values: Any, k: int) -> Any:
+        """The labels on the k best paths, with all their ancestors: (L, b) to (L, b), or in a sparse table (b, L).
+
+        Of a sparse table the best path may end at any leaf, whether its score was kept or not: it is read dense, few
+        documents at a time.
+        """
+        if not isinstance(values, csr_array):
+            return self._best(values, k)
+        parts = (values[start : start + FEW].toarray().T for start in range(0, values.shape[0], FEW))
+        none: csr_array[Any] = csr_array((0, values.shape[1]), dtype=bool)
+        return csr_array(vstack([none, *(csr_array(self._best(part, k).T) for part in parts)]))
+
+    def _best(self, columns: Columns, k: int) -> BoolArray:
         means = self._means(columns)[self._leaves]
         k = min(k, len(means))
         ends = means.argmax(axis=0)[None] if k == 1 else np.argpartition(-means, k - 1, axis=0)[:k]  # (k, b)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -16,28 +19,33 @@ GRID: FloatArray = 1 / (1 + np.exp(-np.linspace(-9, 9, 361)))
 """Thresholds that are tried, at evenly spaced logits: close together near 0, where rare labels have theirs."""
 MACRO_SHARE = {"micro_f1": 0.0, "hierarchical_f1": 0.0, "macro_f1": 1.0, "mean_f1": 1 / 3}
 """How much of a metric is macro F1; the rest is micro F1, which hierarchical F1 is for consistent label sets."""
+WIDTH = len(GRID) + 1
+"""Ranges of scores that thresholds part; no threshold is below the first, where missing scores are."""
 TIE = 1e-12
 ROUNDS = 100
+GROUPS = 4096
+"""Groups of labels whose thresholds are looked for at a time."""
 
 
-class Histograms:
+class AnyHistograms(ABC):
     """For each label, how many documents and how many gold ones score above each threshold of the grid."""
 
-    def __init__(self, labels: int) -> None:
-        self._hits, self._predicted = np.zeros((2, labels, len(GRID) + 1), dtype=np.int64)
-
-    def update(self, labels: BoolArray, scores: Scores) -> None:
+    @abstractmethod
+    def update(self, labels: Any, scores: Any) -> None:
         """Count these documents, (B, L) each."""
-        width = len(GRID) + 1
-        cells = np.searchsorted(GRID, scores.astype(np.float64)) + np.arange(labels.shape[1]) * width
-        self._predicted += np.bincount(cells.ravel(), minlength=self._predicted.size).reshape(-1, width)
-        self._hits += np.bincount(cells[labels], minlength=self._hits.size).reshape(-1, width)
 
     @property
+    @abstractmethod
     def gold(self) -> IntArray:
         """Gold documents of each label (L)."""
-        gold: IntArray = self._hits.sum(axis=1)
-        return gold
+
+    @abstractmethod
+    def counts(self, groups: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Hits and predicted labels of each group above each threshold: (G, thresholds) each."""
+
+    @abstractmethod
+    def f1(self, groups: IntArray) -> FloatArray:
+        """The sum of the F1 of the labels of each group above each threshold: (G, thresholds)."""
 
     def best(self, groups: IntArray, metric: str) -> FloatArray:
         """One threshold for each group of labels, which are best for the metric together; groups (L) count from 0.
@@ -46,24 +54,56 @@ class Histograms:
         / n to the micro F1, and the F1 of its labels / L to the macro F1: each maximises its part of the metric alone.
         For the micro F1 this is Dinkelbach's method: f never falls, and where it stands still nothing is better.
         """
-        each_hits, each_predicted = _above(self._hits), _above(self._predicted)
-        macro = _sums(ratio(2 * each_hits, each_predicted + self.gold[:, None]), groups) / len(groups)
-        hits, predicted, gold = _sums(each_hits, groups), _sums(each_predicted, groups), self.gold.sum()
-        share, rows = MACRO_SHARE[metric], np.arange(len(macro))
+        share, gold = MACRO_SHARE[metric], self.gold.sum()
+        hits, predicted = self.counts(groups)
+        macro = self.f1(groups) / len(groups) if share else np.zeros((len(hits), 1))
+        rows = np.arange(len(hits))
         best, f1, total = -1.0, 0.0, max(gold, 1)
         for _ in range(ROUNDS):
-            places = _middle(share * macro + (1 - share) * (2 * hits - f1 * predicted) / total)
+            parts = (slice(start, start + GROUPS) for start in range(0, max(len(hits), 1), GROUPS))
+            places = np.concatenate(
+                [_middle(share * macro[at] + (1 - share) * (2 * hits[at] - f1 * predicted[at]) / total) for at in parts]
+            )
             total = max(predicted[rows, places].sum() + gold, 1)
             f1 = 2 * hits[rows, places].sum() / total
-            value = share * macro[rows, places].sum() + (1 - share) * f1
+            value = (share * macro[rows, places].sum() if share else 0.0) + (1 - share) * f1
             if value <= best + TIE:
                 break
             best, chosen = value, places
-        return GRID[chosen]
+        found: FloatArray = GRID[chosen]
+        return found
+
+
+class Histograms(AnyHistograms):
+    """Counts of every label at every threshold."""
+
+    def __init__(self, labels: int) -> None:
+        self._hits, self._predicted = np.zeros((2, labels, len(GRID) + 1), dtype=np.int64)
+
+    def update(self, labels: BoolArray, scores: Scores) -> None:
+        """Count these documents, (B, L) each."""
+        cells = np.searchsorted(GRID, scores.astype(np.float64)) + np.arange(labels.shape[1]) * WIDTH
+        self._predicted += np.bincount(cells.ravel(), minlength=self._predicted.size).reshape(-1, WIDTH)
+        self._hits += np.bincount(cells[labels], minlength=self._hits.size).reshape(-1, WIDTH)
+
+    @property
+    def gold(self) -> IntArray:
+        """Gold documents of each label (L)."""
+        gold: IntArray = self._hits.sum(axis=1)
+        return gold
+
+    def counts(self, groups: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Hits and predicted labels of each group above each threshold: (G, thresholds) each."""
+        return _sums(_above(self._hits), groups), _sums(_above(self._predicted), groups)
+
+    def f1(self, groups: IntArray) -> FloatArray:
+        """The sum of the F1 of the labels of each group above each threshold: (G, thresholds)."""
+        each = ratio(2 * _above(self._hits), _above(self._predicted) + self.gold[:, None])
+        return _sums(each, groups)
 
 
 def choose_thresholds(
-    histograms: Histograms, taxonomy: Taxonomy, config: DecodeConfig
+    histograms: AnyHistograms, taxonomy: Taxonomy, config: DecodeConfig
 ) -> tuple[float, FloatArray | None]:
     """One threshold for all labels, and one for each (L) where the config asks for it.
 

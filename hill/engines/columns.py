@@ -11,7 +11,7 @@ from scipy.sparse import csr_array
 
 from hill.engines.rows import Row
 from hill.extras import need
-from hill.predictor import Predictor
+from hill.predictor import Predictor, chosen_cells
 from hill.types import BoolArray, IntArray
 
 Chosen = tuple[IntArray, IntArray, npt.NDArray[np.float32], BoolArray]
@@ -68,12 +68,12 @@ class Columns:
         found: list[Chosen] = [(none, none, np.zeros(0, dtype=np.float32), np.zeros(0, dtype=bool))]
         for documents, scores in self._predictor.scores(texts) if texts else ():
             chosen, effective = self._decoder.decide(scores)
-            place, label = np.nonzero(chosen)
+            place, label, score = chosen_cells(chosen, effective)
             above = (
                 csr_array(chosen.astype(np.int32)) @ self._parents
             ).tocoo()  # (n, L): chosen children of each label
             end = ~np.isin(place * len(self._ids) + label, above.row.astype(np.int64) * len(self._ids) + above.col)
-            found.append((documents[place], label, effective[place, label], end))
+            found.append((documents[place], label, score, end))
         document, label, score, end = (np.concatenate(values) for values in zip(*found, strict=True))
         return document, label, score, end
 

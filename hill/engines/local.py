@@ -9,6 +9,7 @@ from typing import Any
 
 from hill.data.files import find_splits
 from hill.data.records import read_fields
+from hill.disk import cannot_write, sync
 from hill.errors import DataError
 from hill.predictor import Predictor
 from hill.types import Prediction
@@ -33,9 +34,11 @@ def predict_file(
                     out.write(json.dumps(_line(record, prediction), ensure_ascii=False) + "\n")
                 count += len(chunk)
                 tick(len(chunk))
+        sync(draft)
         draft.replace(target)
+        sync(target.parent)
     except OSError as error:
-        raise DataError(f"cannot write '{target}': {error.strerror}") from None
+        raise DataError(cannot_write(target, error)) from None
     finally:
         draft.unlink(missing_ok=True)
     return count

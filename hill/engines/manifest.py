@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hill.disk import sum_of, sync
+from hill.disk import cannot_write, sum_of, sync
 from hill.engines.parts import Cut, Part
 from hill.engines.write import DRAFT, Written
 from hill.errors import CheckpointError, ConfigError
@@ -33,7 +33,7 @@ def claimed(folder: Path) -> Iterator[None]:
             raise ConfigError(f"'{folder}' holds something else than predictions; give an empty or a new folder")
         lock = (folder / LOCK).open("w")
     except OSError as error:
-        raise ConfigError(f"cannot write to '{folder}': {error.strerror or error}") from None
+        raise ConfigError(cannot_write(folder, error)) from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -99,7 +99,10 @@ def _read(file: Path) -> dict[str, Any]:
 
 def _write(file: Path, content: dict[str, Any]) -> None:
     draft = file.with_name(f".{file.name}.{os.getpid()}{DRAFT}")
-    draft.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    sync(draft)
-    draft.replace(file)
-    sync(file.parent)
+    try:
+        draft.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        sync(draft)
+        draft.replace(file)
+        sync(file.parent)
+    except OSError as error:
+        raise ConfigError(f"{cannot_write(file, error)}; what is written stays: run it again to go on") from None

@@ -15,6 +15,20 @@ from hill.engines.source import open_source
 from hill.errors import DataError
 
 
+class Lines:
+    """Lines as a file gives them, one after the other."""
+
+    def __init__(self, lines: Iterator[bytes]) -> None:
+        self._lines = lines
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._lines
+
+    def readline(self, size: int = -1) -> bytes:
+        """The next line, however long; none at the end."""
+        return next(self._lines, b"")
+
+
 @dataclass
 class Piece:
     """The lines of a file from an offset on, after the header where it has one."""
@@ -47,10 +61,10 @@ class Piece:
             raise DataError(f"'{self.source}' breaks off: {fields}; repair it, or take it out")
 
     @contextmanager
-    def open(self, mode: str) -> Iterator[Iterator[bytes]]:
+    def open(self, mode: str) -> Iterator[Lines]:
         """The lines of the piece."""
         with open_source(self.source) as file:
-            yield self._lines(file)
+            yield Lines(self._lines(file))
 
     def _lines(self, file: Any) -> Iterator[bytes]:
         try:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hill.disk import sync
+from hill.disk import cannot_write, sync
 from hill.engines.columns import Columns
 from hill.engines.parts import Part
 from hill.engines.rows import CHUNK, Row, read_rows
@@ -43,7 +43,7 @@ def write_part(columns: Columns, part: Part, folder: Path) -> Iterator[int | Wri
         draft.replace(target)
         sync(target.parent)
     except OSError as error:
-        raise DataError(f"cannot write '{target}': {error.strerror or error}") from None
+        raise DataError(f"{cannot_write(target, error)}; what is written stays: run it again to go on") from None
     finally:
         draft.unlink(missing_ok=True)
     yield written

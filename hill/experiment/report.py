@@ -58,7 +58,9 @@ def html(title: str, words: Sequence[str], sections: Sequence[Section], figures:
         body.append(f'<p><img alt="{escape(name)}" src="data:image/svg+xml;base64,{picture}"></p>')
     for section in sections:
         body += [f"<h2>{escape(section.title)}</h2>", f"<p>{escape(section.note)}</p>", _html_table(section)]
-    head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style>'
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+    policy = f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+    head = f'<meta charset="utf-8">{policy}<title>{escape(title)}</title><style>{STYLE}</style>'
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n' + "\n".join(body) + "\n</body></html>\n"
 
 

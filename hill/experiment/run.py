@@ -20,6 +20,7 @@ from hill.experiment.predictions import FILE, Collected, Predictions
 from hill.experiment.rows import Row
 from hill.metrics import Scorer
 from hill.settings import Groups
+from hill.taxonomy.cells import as_dense
 from hill.train import Epoch
 from hill.train.files import read_json, write_folder
 from hill.train.run import Report
@@ -128,11 +129,11 @@ def measure(
     scorers = {name: Scorer(taxonomy, counts) for name in ("raw", "tuned")}
     kept = {name: Collected(len(documents), len(taxonomy)) for name in scorers}
     for places, scores in classifier.scores(documents.texts):
-        found[places] = scores
-        gold = documents.labels[places].toarray()
+        found[places] = as_dense(scores)
+        gold = documents.labels[places]
         for name, chosen in (("raw", scores > 0.5), ("tuned", decoder.decode(scores))):
             scorers[name].update(gold, chosen, scores)
-            kept[name].add(places.tolist(), chosen)
+            kept[name].add(places.tolist(), as_dense(chosen))
     tables = {name: collected.table() for name, collected in kept.items()}
     predictions = Predictions(taxonomy, documents.ids, documents.labels, tables)
     return {name: scorer.result() for name, scorer in scorers.items()}, predictions

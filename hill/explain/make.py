@@ -17,6 +17,7 @@ from hill.models import Linear
 from hill.predictor import Predictor, check_texts
 from hill.settings import at_least, one_of
 from hill.taxonomy import Taxonomy
+from hill.taxonomy.cells import as_dense
 from hill.types import BoolArray, FloatArray, IntArray
 
 METHODS = ("integrated", "gradient")
@@ -84,7 +85,7 @@ class Evidence:
 def _predict(classifier: Kept, text: str) -> tuple[FloatArray, BoolArray]:
     """The scores of a text as in prediction, and the labels that are predicted (L)."""
     (found,) = classifier.scores([text])
-    chosen, scores = classifier.decoder().decide(found[1])
+    chosen, scores = map(as_dense, classifier.decoder().decide(found[1]))
     return scores[0].astype(np.float64), chosen[0]
 
 

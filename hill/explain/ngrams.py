@@ -22,7 +22,7 @@ def weigh(model: Linear, batch: Batch, rows: IntArray) -> tuple[Attribution, Int
     known = bag.keys[place] == keys
     features, occurrence, times = torch.unique(place[known], return_inverse=True, return_counts=True)
     value = bag(batch.ids, batch.mask)[0, features].double()  # (G)
-    added = model.head.weight[features][:, labels].T.double() * value  # (K, G)
+    added = model.weights_of(features, labels).T.double() * value  # (K, G)
     each = added.new_zeros(len(rows), len(keys))
     each[:, known] = (added / times)[:, occurrence]
     tokens = _to_tokens(each.cpu().numpy(), batch.ids.shape[1])

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hill.explain.result import Explanation, LabelExplanation, Term
 
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+"""What the page may do: have colours, and nothing else, whatever the text holds."""
 STYLE = """
 :root { color-scheme: light dark; --for: 0 114 178; --against: 213 94 0; --ink: #1a1a1a; --paper: #fff; --line: #bbb;
   --faint: #595959 }
@@ -44,6 +46,7 @@ def make_page(explanation: Explanation) -> str:
     views = "".join(_view(n, label, explanation) for n, label in enumerate(labels))
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>What speaks for which label</title>\n<style>{STYLE}{shown}</style>\n</head>\n"
         f"<body>\n<main>\n<h1>What speaks for which label</h1>\n{switches}{views}{_notes(explanation)}"

@@ -9,6 +9,7 @@ from typing import Any
 
 from hill.disk import sum_of, sync
 from hill.errors import CheckpointError, ConfigError
+from hill.guard import check_model, read_object
 
 FORMAT = "hill-onnx"
 VERSION = 1
@@ -18,7 +19,8 @@ SUMS = "files.json"
 
 
 def is_export(folder: Path) -> bool:
-    """Whether a folder says that it holds an exported model."""
+    """Whether a folder says that it holds an exported model; one made to harm is an error, whatever it says."""
+    check_model(folder)
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -61,24 +63,17 @@ def read_export(folder: Path) -> dict[str, Any]:
     """The documents of an exported model by name, once every file is seen to be whole and unchanged."""
     if not is_export(folder):
         raise CheckpointError(f"'{folder}' is no exported model; make one with: hill export MODEL --onnx {folder}")
-    version = _read(folder / CONFIG).get("version")
+    version = read_object(folder / CONFIG).get("version")
     if version != VERSION:
         raise CheckpointError(f"'{folder}' is of version {version!r}; this program reads {FORMAT!r}, version {VERSION}")
-    sums = _read(folder / SUMS)
+    sums = read_object(folder / SUMS)
     for name, wanted in sums.items():
         if not (folder / name).is_file():
             raise CheckpointError(f"'{folder}' lacks '{name}'; copy it again or export anew")
         if sum_of(folder / name) != wanted:
             raise CheckpointError(f"'{folder / name}' is damaged: its SHA-256 is not the one written with it")
-    return {name: _read(folder / name) for name in sums if name.endswith(".json")}
+    return {name: read_object(folder / name) for name in sums if name.endswith(".json")}
 
 
 def _write(file: Path, document: Any) -> None:
     file.write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-
-
-def _read(file: Path) -> Any:
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"'{file}' cannot be read: {error}; copy it again or export anew") from None

@@ -16,12 +16,14 @@ from tokenizers import Tokenizer
 from hill.data.tokens import Tokens
 from hill.data.windows import WindowConfig, score_windows
 from hill.decode import DecodeConfig
-from hill.errors import CheckpointError
+from hill.errors import CheckpointError, HillError
 from hill.export.folder import GRAPH, read_export
 from hill.extras import need
+from hill.guard import unusable
 from hill.predictor import Predictor, Scored, check_texts
 from hill.settings import make
 from hill.taxonomy import read_taxonomy
+from hill.taxonomy.cells import Table, keep_best, most_kept
 from hill.types import IntArray
 
 BATCH_TOKENS = 512
@@ -64,7 +66,12 @@ class OnnxClassifier(Predictor):
         cls, folder: str | os.PathLike[str], threads: int | None = None, batch_tokens: int = BATCH_TOKENS
     ) -> OnnxClassifier:
         """The exported model of a folder; a missing, damaged or foreign file is a `CheckpointError` that names it."""
-        return cls(Path(folder), threads, batch_tokens)
+        try:
+            return cls(Path(folder), threads, batch_tokens)
+        except HillError:
+            raise
+        except Exception as error:  # of whichever kind: the files may be anyone's, and hold anything
+            raise unusable(folder, error) from error
 
     def scores(self, texts: Sequence[str]) -> Iterator[Scored]:
         """The model's own scores between 0 and 1 of every text, a batch at a time, the longest texts first."""
@@ -72,7 +79,7 @@ class OnnxClassifier(Predictor):
         return score_windows(texts, self._tokenizer, self.max_length, self.windows, self._score)
 
     def _score(self, tokens: Tokens) -> Iterator[Scored]:
-        waiting: deque[tuple[IntArray, Future[npt.NDArray[np.float32]]]] = deque()
+        waiting: deque[tuple[IntArray, Future[Table]]] = deque()
         with ThreadPoolExecutor(self._threads) as pool:
             for documents in batch_documents(tokens.lengths, self._batch_tokens):
                 waiting.append((documents, pool.submit(self._run, tokens, documents)))
@@ -82,10 +89,11 @@ class OnnxClassifier(Predictor):
             for done, found in waiting:
                 yield done, found.result()
 
-    def _run(self, tokens: Tokens, documents: IntArray) -> npt.NDArray[np.float32]:
+    def _run(self, tokens: Tokens, documents: IntArray) -> Table:
         ids, mask = pad(tokens, documents, self._pad)
         scores: npt.NDArray[np.float32] = self._session.run(None, {"ids": ids, "mask": mask})[0]
-        return scores
+        most = most_kept(self.decode_config.keep, len(self.taxonomy))
+        return keep_best(scores, most) if most else scores
 
 
 def start_session(graph: Path) -> Any:

@@ -1,6 +1,7 @@
 """The model card: what is known of a model, for those who find it. What is not known is left out."""
 
 from collections.abc import Iterable
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -139,7 +140,7 @@ def _limits(facts: Facts) -> str:
     if facts.metrics.get("split") == "dev":
         lines.append("Dev decided on the best epoch and the threshold: on new documents expect somewhat less.")
     if support is not None and (unseen := facts.taxonomy.decode(np.flatnonzero(support == 0))):
-        some = ", ".join(f"`{label}`" for label in unseen[:EXAMPLES]) + (", …" if len(unseen) > EXAMPLES else "")
+        some = ", ".join(map(_code, unseen[:EXAMPLES])) + (", …" if len(unseen) > EXAMPLES else "")
         count = "1 label" if len(unseen) == 1 else f"{len(unseen):,} labels"
         lines.append(f"{count} had no training document, and it cannot be relied on there: {some}")
     return "\n".join(f"- {line}" for line in lines)
@@ -153,7 +154,15 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+    """Text that means nothing in Markdown or HTML: labels may be anyone's, and cards are shown as pages."""
+    kept = escape(" ".join(text.split()), quote=False)
+    for sign in "\\`*_|[]":
+        kept = kept.replace(sign, f"\\{sign}")
+    return kept
+
+
+def _code(text: str) -> str:
+    return _cell(text) if "`" in text else f"`{' '.join(text.split())}`"
 
 
 def _percent(value: float | None) -> str:

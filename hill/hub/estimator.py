@@ -14,6 +14,7 @@ from hill.extras import need
 from hill.hub.kept import Kept
 from hill.hub.labels import make_documents, make_indicator
 from hill.settings import Groups, document
+from hill.taxonomy.cells import join_tables
 from hill.types import IntArray
 
 
@@ -106,13 +107,15 @@ class Estimator(Kept):
         return float(self.evaluate(make_documents(texts, labels, self.taxonomy))["micro_f1"])
 
     def predict(self, texts: Sequence[str]) -> Any:
-        """The label ids of each text, ancestors included; after `fit` with a matrix, 0 and 1 (texts, L)."""
+        """The label ids of each text, ancestors included; after `fit` with a matrix, 0 and 1 (texts, L).
+
+        The matrix is sparse where `predict_proba` is.
+        """
         if not self._matrix:
             return super().predict(texts)
-        decoder, found = self.decoder(), np.zeros((len(texts), len(self.taxonomy)), dtype=np.int64)
-        for documents, scores in self.scores(texts):
-            found[documents] = decoder.decode(scores)
-        return found
+        decoder = self.decoder()
+        chosen = ((documents, decoder.decode(scores)) for documents, scores in self.scores(texts))
+        return join_tables(chosen, (len(texts), len(self.taxonomy))).astype(np.int64)
 
 
 def _merged(settings: Groups | None, nested: dict[str, Any]) -> Groups:

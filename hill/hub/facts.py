@@ -13,6 +13,7 @@ import numpy as np
 
 from hill.data import Documents
 from hill.errors import CheckpointError
+from hill.guard import check_model, read_object
 from hill.models.base import COUNTS_FILE
 from hill.settings import Groups
 from hill.taxonomy import Taxonomy, read_taxonomy
@@ -41,15 +42,16 @@ class Facts:
 
 def read_facts(folder: Path) -> Facts:
     """The facts of a saved model, without reading its weights."""
-    config = read_json(folder / "config.json")
+    check_model(folder)
+    config = read_object(folder / "config.json")
     if config.get("format") != FORMAT:
         raise CheckpointError(
             f"'{folder}' is of format {config.get('format')!r}; expected a trained model ({FORMAT!r})"
         )
-    noted = read_json(folder / FILE) if (folder / FILE).exists() else {"epochs": _logged(folder / LOG)}
+    noted = read_object(folder / FILE) if (folder / FILE).exists() else {"epochs": _logged(folder / LOG)}
     counts = np.array(read_json(folder / COUNTS_FILE)) if (folder / COUNTS_FILE).exists() else None
     taxonomy = read_taxonomy(folder / "taxonomy.json")
-    return Facts(config["model"], config["settings"], taxonomy, read_json(folder / "metrics.json"), noted, counts)
+    return Facts(config["model"], config["settings"], taxonomy, read_object(folder / "metrics.json"), noted, counts)
 
 
 def training_facts(splits: Mapping[str, Documents], held_out: bool) -> dict[str, Any]:

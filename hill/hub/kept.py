@@ -5,25 +5,30 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import torch
 from huggingface_hub import ModelCard, ModelHubMixin, snapshot_download
-from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
-from hill.errors import CheckpointError
+from hill.errors import CheckpointError, HillError
+from hill.guard import check_model, read_object, unusable
 from hill.hub.card import make_card
 from hill.hub.facts import FILE, Facts
 from hill.hub.front import public
 from hill.models.base import COUNTS_FILE
 from hill.predictor import Predictor
-from hill.train.files import read_json
 from hill.train.store import Stored, load_stored
+from hill.types import FloatArray
 
 CARD = "README.md"
 FETCHED = ["*.json", "*.safetensors", CARD]
 """What is fetched from a repository: nothing that could be run."""
+
+if hasattr(os, "register_at_fork"):  # torch's threads are not there after a fork, and it would wait for them for ever
+    os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))
 
 
 class Kept(Predictor, ModelHubMixin):
@@ -58,13 +63,22 @@ class Kept(Predictor, ModelHubMixin):
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], device: str = "auto") -> Self:
-        """The classifier that `save` wrote."""
-        place = Path(folder)
-        _refuse_code(place / "encoder" / "config.json")
+        """The classifier that `save` wrote; whatever is wrong with the folder is a `HillError`."""
+        check_model(Path(folder))
+        try:
+            return cls._load(Path(folder), device)
+        except HillError:
+            raise
+        except Exception as error:  # of whichever kind: the files may be anyone's, and hold anything
+            raise unusable(folder, error) from error
+
+    @classmethod
+    def _load(cls, place: Path, device: str) -> Self:
         loaded = cls.restore(load_stored(place), device)
-        loaded.set_thresholds(read_json(place / "thresholds.json"))
-        loaded.metrics = read_json(place / "metrics.json")
-        loaded.noted = read_json(place / FILE) if (place / FILE).exists() else {}
+        loaded.set_thresholds(read_object(place / "thresholds.json"))
+        _check_thresholds(loaded.thresholds, len(loaded.taxonomy))
+        loaded.metrics = read_object(place / "metrics.json")
+        loaded.noted = read_object(place / FILE) if (place / FILE).exists() else {}
         return loaded
 
     def generate_model_card(self, *args: Any, **kwargs: Any) -> ModelCard:
@@ -107,14 +121,9 @@ class Kept(Predictor, ModelHubMixin):
         return cls.load(place, device)
 
 
-def _refuse_code(file: Path) -> None:
-    """Raise if an encoder can be made only by code that comes with it: transformers would offer to run that."""
-    config = read_json(file) if file.exists() else {}
-    if "auto_map" in config and config.get("model_type") not in MODEL_MAPPING_NAMES:
-        raise CheckpointError(
-            f"'{file}' is of type {config.get('model_type')!r} and names code of its own, which is never run; "
-            "expected an encoder that transformers has itself"
-        )
+def _check_thresholds(found: FloatArray | None, labels: int) -> None:
+    if found is not None and (found.shape != (labels,) or found.dtype.kind not in "fi"):
+        raise CheckpointError(f"thresholds.json has no number for each of the {labels:,} labels; copy it again")
 
 
 def _unnamed(document: dict[str, Any]) -> dict[str, Any]:

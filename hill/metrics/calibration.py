@@ -1,13 +1,18 @@
 """Whether scores mean what they say: expected calibration error and Brier score, overall and per level."""
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csr_array
 
 from hill.metrics.blocks import accumulate, as_float, check_labels, check_positive, check_scores
 from hill.metrics.counts import mean, share
 from hill.metrics.grid import steps_below
+from hill.metrics.sparse import gold_scores
 from hill.taxonomy import Taxonomy
-from hill.types import BoolArray, FloatArray
+from hill.taxonomy.cells import Table
+from hill.types import FloatArray, IntArray
 
 
 class Calibration:
@@ -21,14 +26,33 @@ class Calibration:
         self._squared = np.zeros(len(taxonomy))
         self._documents = 0
 
-    def update(self, labels: BoolArray, scores: npt.NDArray[np.floating], /) -> None:
+    def update(self, labels: Any, scores: Table, /) -> None:
         """Count these documents, (B, L) each."""
-        scores = as_float(scores)
-        cells = np.maximum(steps_below(scores, self._bins) - 1, 0) + self._level * self._bins
-        self._surplus += np.bincount(cells.ravel(), scores.ravel(), minlength=len(self._surplus))
+        self._documents += labels.shape[0]
+        if isinstance(scores, csr_array):
+            self._update_sparse(labels, scores)
+            return
+        values: FloatArray = as_float(scores)
+        cells = self._cells(values, self._level)
+        self._surplus += np.bincount(cells.ravel(), values.ravel(), minlength=len(self._surplus))
         self._surplus -= np.bincount(cells[labels], minlength=len(self._surplus))
-        self._squared += np.square(scores - labels).sum(axis=0)
-        self._documents += len(labels)
+        self._squared += np.square(values - labels).sum(axis=0)
+
+    def _update_sparse(self, labels: csr_array[Any], scores: csr_array[Any]) -> None:
+        rows, gold = gold_scores(labels, scores)
+        cells = [
+            self._cells(as_float(values), self._level[of])
+            for values, of in ((scores.data, scores.indices), (gold, rows))
+        ]
+        self._surplus += np.bincount(cells[0], scores.data, minlength=len(self._surplus))
+        self._surplus -= np.bincount(cells[1], minlength=len(self._surplus))
+        apart = scores.astype(np.float64) - labels.astype(np.float64)
+        self._squared += np.bincount(apart.indices, np.square(apart.data), minlength=len(self._squared))
+
+    def _cells(self, scores: FloatArray, level: IntArray) -> IntArray:
+        """The bin of each score, of those of all levels."""
+        cells: IntArray = np.maximum(steps_below(scores, self._bins) - 1, 0) + level * self._bins
+        return cells
 
     def result(self) -> dict[str, float]:
         """ECE = Σ over bins |Σ scores - gold labels| / cells and Brier = mean (score - gold)², over all cells."""

@@ -2,13 +2,15 @@
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csr_array
 
 from hill.metrics.blocks import accumulate, as_float, check_labels, check_scores
 from hill.metrics.counts import grades
-from hill.metrics.edges import Edges
 from hill.metrics.grid import steps_below
+from hill.metrics.sparse import AnyEdges, gold_scores
 from hill.taxonomy import Taxonomy
-from hill.types import BoolArray, FloatArray
+from hill.taxonomy.cells import Table
+from hill.types import FloatArray
 
 STEPS = 100
 
@@ -21,16 +23,20 @@ class Curve:
     """
 
     def __init__(self, taxonomy: Taxonomy) -> None:
-        self._edges = Edges(taxonomy)
+        self._edges = AnyEdges(taxonomy)
         self._predicted, self._hits = np.zeros((2, STEPS + 1), dtype=np.int64)
 
-    def update(self, labels: BoolArray, scores: npt.NDArray[np.floating], /) -> None:
+    def update(self, labels: Table, scores: Table, /) -> None:
         """Count these documents, (B, L) each."""
-        gold = self._edges.close(np.ascontiguousarray(labels.T))  # (L, b)
-        highest = self._edges.close(np.ascontiguousarray(as_float(scores).T))
-        steps = steps_below(highest, STEPS)
+        edges = self._edges.of(scores)
+        gold, highest = edges.close(edges.enter(labels)), edges.close(edges.enter(as_float(scores)))
+        if isinstance(highest, csr_array):
+            steps, hits = (steps_below(values, STEPS) for values in (highest.data, gold_scores(gold, highest)[1]))
+        else:
+            steps = steps_below(highest, STEPS)
+            hits = steps[gold]
         self._predicted += np.bincount(steps.ravel(), minlength=STEPS + 1)
-        self._hits += np.bincount(steps[gold], minlength=STEPS + 1)
+        self._hits += np.bincount(hits, minlength=STEPS + 1)
 
     def f1(self) -> FloatArray:
         """The hierarchical F1 at each threshold."""

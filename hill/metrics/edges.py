@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hill.taxonomy import Taxonomy
-from hill.types import BoolArray, IntArray
+from hill.types import BoolArray, FloatArray, IntArray
 
 Values = TypeVar("Values", bound=npt.NDArray[Any])
 
@@ -22,7 +22,8 @@ class Edges:
     """The edges of a taxonomy, in rounds.
 
     In a round every label receives at most once, so that one array operation serves it, and all that it sends has
-    arrived in earlier rounds. Values have a row a label, so that what a round moves lies together in memory.
+    arrived in earlier rounds. Values have a row a label, so that what a round moves lies together in memory. Of label
+    sets, `a * b` are the cells that both have, and `a > b` those that only the first has.
     """
 
     def __init__(self, taxonomy: Taxonomy) -> None:
@@ -30,6 +31,14 @@ class Edges:
         depth = taxonomy.depth[children]
         self._up = list(_rounds(parents, children, -depth))
         self._down = list(_rounds(children, parents, depth))
+
+    def enter(self, table: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Values as they are moved: (b, L) to (L, b)."""
+        return np.ascontiguousarray(table.T)
+
+    def leave(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Values as they came: (L, b) to (b, L)."""
+        return values.T
 
     def close(self, values: Values) -> Values:
         """The highest value of each label and its descendants: closure for booleans, (L, b) to (L, b)."""
@@ -48,6 +57,33 @@ class Edges:
         least = values.copy()
         _receive(self._down, least, least, np.minimum)
         return least
+
+    def above(self, values: npt.NDArray[Any], thresholds: FloatArray | np.float64) -> BoolArray:
+        """Where values are above a threshold, or each label's own (L): (L, b) to (L, b)."""
+        return values > np.reshape(thresholds, (-1, 1))
+
+    def within(self, values: npt.NDArray[Any], chosen: BoolArray) -> npt.NDArray[Any]:
+        """The values of chosen cells, 0 elsewhere: (L, b) to (L, b)."""
+        return np.where(chosen, values, 0)
+
+    def highest(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The highest value of each document: (L, b) to (b)."""
+        highest: npt.NDArray[Any] = values.max(axis=0, initial=0)
+        return highest
+
+    def of_documents(self, chosen: BoolArray, kept: BoolArray) -> BoolArray:
+        """The labels chosen for these documents (b): (L, b) to (L, b)."""
+        return chosen & kept
+
+    def per_label(self, chosen: BoolArray) -> IntArray:
+        """How often each label is chosen: (L, b) to (L)."""
+        counts: IntArray = np.count_nonzero(chosen, axis=1)
+        return counts
+
+    def per_document(self, chosen: BoolArray) -> IntArray:
+        """How many labels of each document are chosen: (L, b) to (b)."""
+        counts: IntArray = np.count_nonzero(chosen, axis=0)
+        return counts
 
 
 def _receive(rounds: list[Round], values: npt.NDArray[Any], sent: npt.NDArray[Any], join: np.ufunc) -> None:

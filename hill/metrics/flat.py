@@ -1,11 +1,15 @@
 """Measures that look at each label by itself: micro and macro precision, recall, F1, and subset accuracy."""
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csr_array
 
 from hill.metrics.blocks import accumulate, check_labels
 from hill.metrics.counts import Counts, mean, named, share
-from hill.types import BoolArray
+from hill.taxonomy.cells import Table
+from hill.types import IntArray
 
 
 class Flat:
@@ -16,12 +20,11 @@ class Flat:
         self.documents = 0
         self._exact = 0
 
-    def update(self, labels: BoolArray, predicted: BoolArray, /) -> None:
+    def update(self, labels: Any, predicted: Any, /) -> None:
         """Count these documents, (B, L) each."""
-        hits = labels & predicted
-        self.counts.add(*(np.count_nonzero(mask, axis=0) for mask in (hits, predicted, labels)))
-        self.documents += len(labels)
-        self._exact += int(np.count_nonzero((labels == predicted).all(axis=1)))
+        self.counts.add(*(_per_label(mask) for mask in (labels * predicted, predicted, labels)))
+        self.documents += labels.shape[0]
+        self._exact += _count_same(labels, predicted)
 
     def result(self) -> dict[str, float]:
         """Micro and macro over all labels, macro F1 over labels with gold, share of documents with no error at all."""
@@ -32,6 +35,20 @@ class Flat:
             "macro_f1_supported": mean(self.counts.each()[2, self.counts.gold > 0]),
             "subset_accuracy": share(self._exact, self.documents),
         }
+
+
+def _per_label(mask: Table) -> IntArray:
+    if isinstance(mask, csr_array):
+        return np.bincount(mask.indices, minlength=mask.shape[1])
+    counts: IntArray = np.count_nonzero(mask, axis=0)
+    return counts
+
+
+def _count_same(labels: Any, predicted: Any) -> int:
+    """Documents without an error."""
+    if isinstance(labels, csr_array):
+        return int(np.count_nonzero(np.diff((labels != predicted).indptr) == 0))
+    return int(np.count_nonzero((labels == predicted).all(axis=1)))
 
 
 def flat_scores(labels: npt.ArrayLike, predicted: npt.ArrayLike) -> dict[str, float]:

@@ -1,20 +1,23 @@
 """Measures that know the taxonomy: what is right about a wrong label, and whether predictions respect the taxonomy."""
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csr_array
 
 from hill.metrics.blocks import accumulate, check_labels
 from hill.metrics.counts import Counts, grades, mean, named, share
-from hill.metrics.edges import Edges
+from hill.metrics.sparse import AnyEdges
 from hill.taxonomy import Taxonomy
-from hill.types import BoolArray
+from hill.taxonomy.cells import Table
 
 
 class Hierarchical:
     """Counts on closed sets, consistent hits, whole paths and lowest common ancestors."""
 
     def __init__(self, taxonomy: Taxonomy) -> None:
-        self._edges = Edges(taxonomy)
+        self._edges = AnyEdges(taxonomy)
         self._consistent = Counts(len(taxonomy))
         self._paths = Counts(len(taxonomy))
         self._closed = np.zeros(3, dtype=np.int64)
@@ -23,40 +26,43 @@ class Hierarchical:
         self._documents = 0
         self._violating = 0
 
-    def update(self, labels: BoolArray, predicted: BoolArray, /) -> None:
+    def update(self, labels: Table, predicted: Table, /) -> None:
         """Count these documents, (B, L) each."""
-        gold, chosen = np.ascontiguousarray(labels.T), np.ascontiguousarray(predicted.T)  # (L, b)
-        closed_gold, closed = self._edges.close(gold), self._edges.close(chosen)
-        rooted = self._edges.least_above(chosen)
-        self._documents += len(labels)
-        self._violating += int(np.count_nonzero((closed != chosen).any(axis=0)))
-        self._add_closed(closed_gold, closed)
-        self._add(self._consistent, self._edges.least_above(gold) & rooted, chosen, gold)
-        self._add_paths(closed_gold, chosen, rooted)
-        self._add_common(closed_gold, closed)
+        edges = self._edges.of(labels)
+        gold, chosen = edges.enter(labels), edges.enter(predicted)
+        closed_gold, closed = edges.close(gold), edges.close(chosen)
+        rooted = edges.least_above(chosen)
+        self._documents += labels.shape[0]
+        self._violating += int(np.count_nonzero(edges.highest(closed > chosen)))
+        self._add_closed(edges, closed_gold, closed)
+        self._add(edges, self._consistent, edges.least_above(gold) * rooted, chosen, gold)
+        self._add_paths(edges, closed_gold, chosen, rooted)
+        self._add_common(edges, closed_gold, closed)
 
-    def _add(self, counts: Counts, hits: BoolArray, predicted: BoolArray, gold: BoolArray) -> None:
-        counts.add(*(np.count_nonzero(mask, axis=1) for mask in (hits, predicted, gold)))
+    def _add(self, edges: Any, counts: Counts, *masks: Any) -> None:
+        """Count hits, predicted and gold."""
+        counts.add(*(edges.per_label(mask) for mask in masks))
 
-    def _add_closed(self, gold: BoolArray, predicted: BoolArray) -> None:
-        counts = np.stack([np.count_nonzero(mask, axis=0) for mask in (gold & predicted, predicted, gold)])
+    def _add_closed(self, edges: Any, gold: Any, predicted: Any) -> None:
+        counts = np.stack([edges.per_document(mask) for mask in (gold * predicted, predicted, gold)])
         self._closed += counts.sum(axis=1)
         self._each_document += grades(*counts).sum(axis=1)
 
-    def _add_paths(self, gold: BoolArray, chosen: BoolArray, rooted: BoolArray) -> None:
-        gold_ends = gold & ~self._edges.with_child(gold)
-        ends = chosen & ~self._edges.with_child(chosen)
-        self._add(self._paths, gold_ends & ends & rooted, ends, gold_ends)
+    def _add_paths(self, edges: Any, gold: Any, chosen: Any, rooted: Any) -> None:
+        gold_ends, ends = gold > edges.with_child(gold), chosen > edges.with_child(chosen)
+        self._add(edges, self._paths, gold_ends * ends * rooted, ends, gold_ends)
 
-    def _add_common(self, gold: BoolArray, predicted: BoolArray) -> None:
+    def _add_common(self, edges: Any, gold: Any, predicted: Any) -> None:
         """Labels in both sets below which each of the two sets ends or goes its own way, and what only one set has."""
-        common, missed, extra = gold & predicted, gold & ~predicted, predicted & ~gold
-        lowest = common & self._ends_or_parts(gold, missed) & self._ends_or_parts(predicted, extra)
-        met, more, less = (np.count_nonzero(mask) for mask in (lowest, extra, missed))
+        missed, extra = gold > predicted, predicted > gold
+        lowest = (gold * predicted) > self._goes_on(edges, gold, missed)
+        lowest = lowest > self._goes_on(edges, predicted, extra)
+        met, more, less = (_count(mask) for mask in (lowest, extra, missed))
         self._common += (met, met + more, met + less)
 
-    def _ends_or_parts(self, whole: BoolArray, own: BoolArray) -> BoolArray:
-        return ~self._edges.with_child(whole) | self._edges.with_child(own)
+    def _goes_on(self, edges: Any, whole: Any, own: Any) -> Any:
+        """Where a set has labels below, none of which the other set lacks."""
+        return edges.with_child(whole) > edges.with_child(own)
 
     def result(self) -> dict[str, float]:
         """All that the update counts, as fractions of 1."""
@@ -75,6 +81,10 @@ class Hierarchical:
             "lca_f1": share(2 * lca_precision * lca_recall, lca_precision + lca_recall),
             "violations": share(self._violating, self._documents),
         }
+
+
+def _count(mask: Any) -> int:
+    return mask.nnz if isinstance(mask, csr_array) else int(np.count_nonzero(mask))
 
 
 def hierarchical_scores(labels: npt.ArrayLike, predicted: npt.ArrayLike, taxonomy: Taxonomy) -> dict[str, float]:

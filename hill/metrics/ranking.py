@@ -1,13 +1,16 @@
 """Measures of the order that scores put labels in: precision at k, R-precision and nDCG at k."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csr_array
 
 from hill.metrics.blocks import BLOCK_CELLS, accumulate, as_float, check_labels, check_positive, check_scores
 from hill.metrics.counts import ratio, share
-from hill.types import BoolArray, FloatArray, IntArray
+from hill.taxonomy.cells import Table, documents_of, only, places_of
+from hill.types import FloatArray, IntArray
 
 MANY = 50
 """Gold labels a document from which sorting is faster."""
@@ -25,18 +28,17 @@ class Ranking:
         self._r_precision = 0.0
         self._documents = 0
 
-    def update(self, labels: BoolArray, scores: npt.NDArray[np.floating], /) -> None:
+    def update(self, labels: Table, scores: Table, /) -> None:
         """Count these documents, (B, L) each."""
-        documents, places = np.divmod(np.flatnonzero(labels), max(labels.shape[1], 1))
-        rank = _ranks_by_sorting if len(documents) > MANY * len(labels) else _ranks
-        ranks = rank(as_float(scores), documents, places)
-        gold = np.bincount(documents, minlength=len(labels))
-        self._documents += len(labels)
+        size = labels.shape[0]
+        documents, ranks = _gold_ranks(labels, as_float(scores))
+        gold = np.bincount(documents, minlength=size)
+        self._documents += size
         self._r_precision += (1 / gold[documents])[ranks < gold[documents]].sum()
         for cut in self._precision:
             found = ranks < cut
             self._precision[cut] += np.count_nonzero(found) / cut
-            gains = np.bincount(documents[found], 1 / np.log2(ranks[found] + 2), minlength=len(labels))
+            gains = np.bincount(documents[found], 1 / np.log2(ranks[found] + 2), minlength=size)
             self._ndcg[cut] += ratio(gains, _best_gains(cut)[np.minimum(gold, cut)]).sum()
 
     def result(self) -> dict[str, float]:
@@ -46,6 +48,27 @@ class Ranking:
             "r_precision": share(self._r_precision, self._documents),
             **{f"ndcg_at_{cut}": share(total, self._documents) for cut, total in self._ndcg.items()},
         }
+
+
+def _gold_ranks(labels: Any, scores: Table) -> tuple[IntArray, IntArray]:
+    """The document of each gold label, and how many labels of that document stand before it."""
+    if isinstance(scores, csr_array):
+        return documents_of(labels), _sparse_ranks(scores, labels)
+    documents, places = np.divmod(np.flatnonzero(labels), max(labels.shape[1], 1))
+    rank = _ranks_by_sorting if len(documents) > MANY * len(labels) else _ranks
+    return documents, rank(scores, documents, places)
+
+
+def _sparse_ranks(scores: csr_array[Any], labels: csr_array[Any]) -> IntArray:
+    """The same for a table of some scores: those that are missing come behind it, in the taxonomy's order."""
+    scores = only(scores, scores.data > 0)
+    order = np.lexsort((-scores.data, documents_of(scores)))  # stable, so that equal scores keep the taxonomy's order
+    ranks = np.empty(scores.nnz + 1, dtype=np.int64)
+    ranks[order] = np.arange(scores.nnz) - scores.indptr[documents_of(scores)]
+    known, wanted, documents = places_of(scores), places_of(labels), documents_of(labels)
+    at = np.searchsorted(known, wanted)
+    behind = scores.indptr[documents + 1] + labels.indices - at  # those with a score, and missing ones before it
+    return np.where(np.append(known, -1)[at] == wanted, ranks[at], behind)
 
 
 def _ranks(scores: FloatArray, documents: IntArray, places: IntArray) -> IntArray:

@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csr_array
 
 from hill.errors import DataError
-from hill.metrics.blocks import blocks, check_labels, check_scores
+from hill.metrics.blocks import alike, blocks_of, check_labels, check_scores
 from hill.metrics.calibration import Calibration
 from hill.metrics.counts import NAMES, named
 from hill.metrics.curve import Curve
@@ -16,6 +17,8 @@ from hill.metrics.hierarchical import Hierarchical
 from hill.metrics.ranking import Ranking
 from hill.taxonomy import Taxonomy
 from hill.types import FloatArray, IntArray
+
+Given = npt.ArrayLike | csr_array[Any]
 
 
 class Scorer:
@@ -46,13 +49,17 @@ class Scorer:
         self._curve = Curve(taxonomy)
         self._scored: bool | None = None
 
-    def update(self, labels: npt.ArrayLike, predicted: npt.ArrayLike, scores: npt.ArrayLike | None = None) -> None:
-        """Count these documents: labels, predicted and scores are (B, L); scores come with every batch or none."""
+    def update(self, labels: Given, predicted: Given, scores: Given | None = None) -> None:
+        """Count these documents: labels, predicted and scores are (B, L); scores come with every batch or none.
+
+        Each may be a `csr_array`, a missing score counting as 0; memory then goes with what is there, not with L.
+        """
         gold = check_labels(labels, "labels", len(self._taxonomy))
         chosen = check_labels(predicted, "predicted", gold)
         given = None if scores is None else check_scores(scores, gold)
         self._check_scored(scores is not None)
-        for start, stop in blocks(*gold.shape):
+        gold, chosen = alike(gold, chosen) if given is None else (alike(each, given)[0] for each in (gold, chosen))
+        for start, stop in blocks_of(chosen if given is None else given):
             self._flat.update(gold[start:stop], chosen[start:stop])
             self._hierarchical.update(gold[start:stop], chosen[start:stop])
             if given is not None:
@@ -111,9 +118,9 @@ def _thirds(train_counts: npt.ArrayLike, labels: int) -> list[IntArray]:
 
 
 def score(
-    labels: npt.ArrayLike,
-    predicted: npt.ArrayLike,
-    scores: npt.ArrayLike | None,
+    labels: Given,
+    predicted: Given,
+    scores: Given | None,
     taxonomy: Taxonomy,
     train_counts: npt.ArrayLike | None = None,
     k: Iterable[int] = (1, 3, 5),

@@ -18,6 +18,7 @@ from hill.data.tokens import Tokens
 from hill.errors import ConfigError
 from hill.nn import TextEncoder, level_softmax, level_softmax_loss
 from hill.nn.across import whole
+from hill.nn.lists import is_listed, to_targets
 from hill.nn.siblings import Siblings
 from hill.settings import at_least, one_of
 from hill.taxonomy import Taxonomy
@@ -104,6 +105,11 @@ class HTCModel(nn.Module):
         return False
 
     @property
+    def listed(self) -> bool:
+        """Whether the model learns from label lists (B, M), filled up with L, in place of targets (B, L)."""
+        return False
+
+    @property
     def stages(self) -> tuple[str, ...]:
         """The stages of a training of two: the loss that alone counts in the first, and in the second; none if not."""
         return ()
@@ -124,6 +130,7 @@ class HTCModel(nn.Module):
 
     def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The classification loss of the config, over all documents of a batch that several processes share."""
+        labels = to_targets(labels, logits.shape[1]) if is_listed(labels) else labels
         logits, labels = whole(logits), whole(labels)
         if self.siblings is not None:
             return self.siblings.loss(logits, labels)

@@ -10,29 +10,30 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from hill.models.base import ModelConfig, VectorModel, total
+from hill.models.base import ModelConfig, total
+from hill.models.wide import WideConfig, WideModel
 from hill.nn import TextEncoder
 from hill.nn.text import initialise
 from hill.taxonomy import Taxonomy
 from hill.types import Output
 
 
-class Flat(VectorModel):
+class Flat(WideModel):
     """Dropout, then one linear layer from the text's vector to all labels."""
 
-    Config: ClassVar[type[ModelConfig]] = ModelConfig
+    Config: ClassVar[type[ModelConfig]] = WideConfig
 
-    def __init__(self, text: TextEncoder, taxonomy: Taxonomy, config: ModelConfig, assets: Mapping[str, Any]) -> None:
+    def __init__(self, text: TextEncoder, taxonomy: Taxonomy, config: WideConfig, assets: Mapping[str, Any]) -> None:
         super().__init__(text, taxonomy, config, assets)
         self.head = nn.Linear(text.width, len(taxonomy))
         initialise(self.head)
 
     def classify(self, text: Tensor, labels: Tensor | None = None) -> Output:
         """Vectors (B, D) to logits (B, L), with the classification loss if labels are given."""
-        logits = self.head(text)
+        logits = self.judge(text, labels)
         if labels is None:
             return Output(logits)
-        return total(logits, {"labels": self.label_loss(logits, labels)})
+        return total(logits, {"labels": self.judge_loss(text, logits, labels)})
 
     @torch.no_grad()
     def start_head(self, weight: Tensor, bias: Tensor) -> None:

@@ -15,11 +15,13 @@ from torch import Tensor, nn
 
 from hill.data import Documents
 from hill.errors import ConfigError
-from hill.models.base import ModelConfig, VectorModel, total
+from hill.models.base import ModelConfig, total
 from hill.models.family import TextConfig
+from hill.models.wide import WideConfig, WideModel
 from hill.nn import RCNN, TextEncoder, TreeEncoder, nt_xent
 from hill.nn.across import whole
 from hill.nn.graph import LAYERS, GraphEncoder
+from hill.nn.lists import drop_parents, is_listed, own_columns
 from hill.nn.losses import dissimilarity, most_specific, share_none
 from hill.nn.structure import StructureEncoder
 from hill.nn.text import initialise
@@ -35,12 +37,14 @@ FULL_RANK = 5_000
 LOW_RANK = 64
 TREE_FILE = "coding_tree.json"
 TOKENS_FILE = "label_tokens.json"
+NODE_CELLS = 1 << 25
+"""Numbers in the nodes of level 1, of all documents, that are held at a time where only the best labels are wanted."""
 LONGEST_NAME = 64
 """Tokens that are read of a label's name and description."""
 
 
 @dataclass(frozen=True)
-class HILLConfig(TextConfig):
+class HILLConfig(WideConfig, TextConfig):
     """Settings of HILL."""
 
     structure: str = "tree"
@@ -103,7 +107,7 @@ class HILLConfig(TextConfig):
         at_least(self.label_rank, 0, "model.label_rank")
 
 
-class HILL(VectorModel):
+class HILL(WideModel):
     """Logits from [h_D; h_T] (the paper; the released code defaults to h_D alone) and BCE + λ NT-Xent."""
 
     Config: ClassVar[type[ModelConfig]] = HILLConfig
@@ -160,12 +164,13 @@ class HILL(VectorModel):
     def classify(self, text: Tensor, labels: Tensor | None = None) -> Output:
         """h_D (B, D) to logits (B, L); with labels the loss L_C + λ L_clr, or in a stage one of the two unweighted."""
         tree = self.structure(text)  # h_T (B, D)
-        logits = self.head(self._read(text, tree))
+        features = self._read(text, tree)
+        logits = self.judge(features, labels)
         if labels is None:
             return Output(logits)
         parts = {}
         if self.stage != "contrast":
-            parts["labels"] = self.label_loss(logits, labels)
+            parts["labels"] = self.judge_loss(features, logits, labels)
         if self.config.contrast and self.stage != "labels":
             weight = 1.0 if self.stage else self.config.contrast
             parts["contrast"] = weight * self.contrast(text, tree, labels)
@@ -181,16 +186,25 @@ class HILL(VectorModel):
         """How much each document of the whole batch is a negative of each other: (B, B), or none for all alike."""
         match self.config.negatives:
             case "others":
-                return share_none(most_specific(whole(labels), self.child, self.parent))
+                return share_none(self._most_specific(whole(labels)))
             case "weighted":
-                return dissimilarity(whole(labels))
+                labels = whole(labels)
+                return dissimilarity(own_columns(labels, self.head.out_features) if is_listed(labels) else labels)
         return None
 
     def _positives(self, labels: Tensor) -> Tensor | None:
         """How much each document of the whole batch is a partner of each other: (B, B), or none for itself alone."""
         if self.config.positives == "own":
             return None
-        return 1 - dissimilarity(most_specific(whole(labels), self.child, self.parent))
+        return 1 - dissimilarity(self._most_specific(whole(labels)))
+
+    def _most_specific(self, labels: Tensor) -> Tensor:
+        """The most specific labels of documents: of targets (B, L) as such, of lists as columns of their own."""
+        if not is_listed(labels):
+            return most_specific(labels, self.child, self.parent)
+        count = self.head.out_features
+        edges = (self.parent * (count + 1) + self.child).sort().values
+        return own_columns(drop_parents(labels, edges, count), count)
 
     def _structure(self, labels: int) -> StructureEncoder:
         config, width = self.config, self.text.width
@@ -201,6 +215,16 @@ class HILL(VectorModel):
             return TreeEncoder(parents, width, config.hidden or width, *shared)
         hidden, layers = config.hidden or width, config.layers
         return GraphEncoder(config.structure, self.child, self.parent, labels, width, hidden, layers, *shared)
+
+    @property
+    def together(self) -> int:
+        """Documents whose nodes are computed at a time where only the best labels are wanted."""
+        nodes = self.structure.labels.nodes * int(self.structure.features[0].out_features)  # type: ignore[arg-type]
+        return max(1, min(super().together, NODE_CELLS // nodes))
+
+    def features(self, text: Tensor) -> Tensor:
+        """What the classifier reads of documents."""
+        return self._read(text, self.structure(text))
 
     def _read(self, text: Tensor, tree: Tensor) -> Tensor:
         match self.config.classifier:

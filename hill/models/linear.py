@@ -1,16 +1,18 @@
 """Linear: a linear support vector machine a label on TF-IDF of words and word pairs.
 
 No paper's: the baseline that every paper should have. The machines are fitted by scikit-learn; predicting needs none.
+
+With more than 10,000 labels each machine is fitted against a sample of the documents without its label, and only its
+larger weights are kept, as in DiSMEC (Babbar and Schölkopf, WSDM 2017).
 """
 
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from scipy.sparse import csr_array
+from scipy.sparse import coo_array, csc_array, csr_array
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
@@ -20,15 +22,19 @@ from hill.data.tokens import Tokens, tokenize
 from hill.errors import ConfigError, DataError
 from hill.extras import need
 from hill.models.base import HTCModel, ModelConfig, total
+from hill.models.machines import draw_documents, separate
 from hill.nn.bag import Bag, count_documents
+from hill.nn.sparsehead import SparseHead
 from hill.nn.text import UNLIMITED
 from hill.settings import at_least, one_of
 from hill.taxonomy import Taxonomy
-from hill.types import Batch, BoolArray, IntArray, Output
+from hill.types import MANY_LABELS, Batch, IntArray, Output
 
 BATCH = 64
 NGRAMS_FILE = "ngrams.json"
 MOST_WEIGHTS = 4_000_000_000
+SMALL = 0.01
+"""Weights of very many labels that are smaller than this are left out."""
 
 
 @dataclass(frozen=True)
@@ -79,17 +85,15 @@ class Linear(HTCModel):
     closed: ClassVar[bool] = True
     config: LinearConfig
     text: Bag
+    head: Any
+    """The weights of n-grams: an embedding bag, or with very many labels a sparse head."""
 
     def __init__(self, text: Bag, taxonomy: Taxonomy, config: LinearConfig, assets: Mapping[str, Any]) -> None:
         super().__init__(text, taxonomy, config, assets)
         ngrams, labels = assets[NGRAMS_FILE], len(taxonomy)
         text.know(torch.tensor(ngrams["keys"]), torch.tensor(ngrams["counts"]), ngrams["documents"])
-        if text.width * labels > MOST_WEIGHTS:
-            raise ConfigError(
-                f"{text.width:,} features of {labels:,} labels are {text.width * labels:,} weights, "
-                f"expected at most {MOST_WEIGHTS:,}; set model.features={MOST_WEIGHTS // labels}"
-            )
-        self.head = nn.EmbeddingBag.from_pretrained(torch.zeros(text.width, labels), freeze=False, mode="sum")
+        self._edges = taxonomy.edge_array
+        self.head = SparseHead(text.width, labels) if labels > MANY_LABELS else _dense_head(text.width, labels)
         self.bias = nn.Parameter(torch.zeros(labels))
 
     @classmethod
@@ -110,35 +114,58 @@ class Linear(HTCModel):
     def forward(self, batch: Batch) -> Output:
         """Margins (B, L) of a batch; with labels the loss of the config, which `fit` does not look at."""
         places, values = self.text.sparse(batch.ids, batch.mask)
-        logits = self.head(places, per_sample_weights=values) + self.bias
+        if isinstance(self.head, SparseHead):
+            logits = self.head(places, values) + self.bias
+        else:
+            logits = self.head(places, per_sample_weights=values) + self.bias
         if batch.labels is None:
             return Output(logits)
         return total(logits, {"labels": self.label_loss(logits, batch.labels)})
+
+    def weights_of(self, features: Tensor, labels: Tensor) -> Tensor:
+        """The weights of these features for these labels: (features, labels)."""
+        if isinstance(self.head, SparseHead):
+            rows = self.head.matrix[features.cpu().numpy()][:, labels.cpu().numpy()]
+            return torch.from_numpy(rows.toarray()).to(self.bias)
+        found: Tensor = self.head.weight[features][:, labels]
+        return found
 
     @torch.no_grad()
     def fit(self, tokens: Tokens, labels: csr_array[Any], seed: int) -> Iterator[tuple[int, int]]:
         """Fit one machine a label, yielding how many are done; the margin of a label that none or all have is ∓1."""
         need("sklearn", "sklearn", "the linear model")
         features, columns = self._features(tokens), labels.tocsc()
+        if isinstance(self.head, SparseHead):
+            yield from self._fit_sparse(self.head, features, columns, seed)
+            return
         for label in range(labels.shape[1]):
             gold = columns[:, [label]].toarray()[:, 0] > 0
             if gold.all() or not gold.any():
                 self.head.weight[:, label], self.bias[label] = 0.0, 1.0 if gold.all() else -1.0
             else:
-                machine = self.separate(features, gold, seed)
+                machine = separate(features, gold, self.config.c, self.config.balance, seed)
                 self.head.weight[:, label] = torch.from_numpy(machine.coef_[0]).to(self.head.weight)
                 self.bias[label] = float(machine.intercept_[0])
             yield label + 1, labels.shape[1]
 
-    def separate(self, features: csr_array[Any], gold: BoolArray, seed: int) -> Any:
-        """The machine of one label; where the dual problem does not converge, which balance may cause, the primal's."""
-        svm, errors = (need(f"sklearn.{part}", "sklearn", "the linear model") for part in ("svm", "exceptions"))
-        weight = "balanced" if self.config.balance else None
-        machine = svm.LinearSVC(C=self.config.c, class_weight=weight, random_state=seed)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", errors.ConvergenceWarning)
-            machine.fit(features, gold)
-        return machine if machine.n_iter_ < machine.max_iter else machine.set_params(dual=False).fit(features, gold)
+    def _fit_sparse(
+        self, head: SparseHead, features: csr_array[Any], columns: csc_array[Any], seed: int
+    ) -> Iterator[tuple[int, int]]:
+        """The same on a sample of the documents for each label, keeping the larger weights."""
+        count, kept = columns.shape[1], []
+        for label, drawn in enumerate(draw_documents(columns, self._edges, seed)):
+            if drawn.gold.all() or not drawn.gold.any():
+                self.bias[label] = 1.0 if drawn.gold.all() else -1.0
+            else:
+                fit = features[drawn.places], drawn.gold, self.config.c, self.config.balance, seed, drawn.weight
+                machine = separate(*fit)
+                large = np.flatnonzero(np.abs(machine.coef_[0]) >= SMALL).astype(np.int32)
+                kept.append((large, np.full_like(large, label), machine.coef_[0][large].astype(np.float32)))
+                self.bias[label] = float(machine.intercept_[0])
+            yield label + 1, count
+        if kept:
+            rows, labels, weights = (np.concatenate(part) for part in zip(*kept, strict=True))
+            head.set(csr_array(coo_array((weights, (rows, labels)), shape=head.shape)))
 
     def _features(self, tokens: Tokens) -> csr_array[Any]:
         """TF-IDF of all documents: (documents, D)."""
@@ -150,6 +177,15 @@ class Linear(HTCModel):
         rows, columns, numbers = (np.concatenate(part) for part in zip(*found, strict=True))
         index = rows.astype(np.int32), columns.astype(np.int32)  # liblinear takes no others
         return csr_array((numbers, index), shape=(len(tokens), self.text.width))
+
+
+def _dense_head(features: int, labels: int) -> nn.EmbeddingBag:
+    if features * labels > MOST_WEIGHTS:
+        raise ConfigError(
+            f"{features:,} features of {labels:,} labels are {features * labels:,} weights, "
+            f"expected at most {MOST_WEIGHTS:,}; set model.features={MOST_WEIGHTS // labels}"
+        )
+    return nn.EmbeddingBag.from_pretrained(torch.zeros(features, labels), freeze=False, mode="sum")
 
 
 def _read(tokens: Tokens) -> Iterator[tuple[IntArray, Batch]]:

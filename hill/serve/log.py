@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 LOGGER = logging.getLogger("hill.serve")
+logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of what a client sent, who is told so anyway
 
 
 class JsonLines(logging.Formatter):

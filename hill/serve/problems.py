@@ -58,8 +58,8 @@ async def _refused(request: Request, error: Exception) -> JSONResponse:
     detail = _lower(error.detail)
     if not isinstance(error, HTTPException):  # of the router, not of ours
         detail = {
-            404: f"there is nothing at '{request.url.path}'; /docs lists what there is",
-            405: f"'{request.url.path}' is not for {request.method}; /docs says what it is for",
+            404: f"there is nothing at '{request.scope['path']}'; /docs lists what there is",
+            405: f"'{request.scope['path']}' is not for {request.method}; /docs says what it is for",
         }.get(error.status_code, detail)
     return problem(error.status_code, _printable(detail), dict(error.headers or {}))
 
@@ -87,5 +87,5 @@ def _lower(text: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """Text that can be written as UTF-8, whatever a client sent, and not without end."""
-    return text.encode(errors="replace").decode()[:500]
+    """Text of one line that can be written as UTF-8, whatever a client sent, and not without end."""
+    return str(HillError(text.encode(errors="replace").decode()[:500]))

@@ -8,13 +8,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from hill.predictor import Predictor
 from hill.serve.config import ServeConfig
+from hill.taxonomy.cells import Table, join_tables
 
-Scores = npt.NDArray[np.float32]
+Scores = Table
 SMOOTH = 0.2
 """Weight of the last batch in the pace."""
 
@@ -134,8 +132,10 @@ def _compute(batch: list[Job]) -> None:
             for job in batch:
                 _compute([job])
         return
-    for job, scores in zip(batch, np.split(found, np.cumsum([len(job.texts) for job in batch])[:-1]), strict=True):
-        _finish(job, scores)
+    start = 0
+    for job in batch:
+        _finish(job, found[start : start + len(job.texts)])
+        start += len(job.texts)
 
 
 def _finish(job: Job, scores: Scores) -> None:
@@ -147,7 +147,4 @@ def _finish(job: Job, scores: Scores) -> None:
 
 def _score(model: Predictor, texts: list[str]) -> Scores:
     """The model's own scores (texts, L)."""
-    found = np.empty((len(texts), len(model.taxonomy)), dtype=np.float32)
-    for documents, scores in model.scores(texts):
-        found[documents] = scores
-    return found
+    return join_tables(model.scores(texts), (len(texts), len(model.taxonomy)))

@@ -17,10 +17,10 @@ def check_labels(labels: Sequence[Label], where: Where) -> dict[str, int]:
     """The row of each id, if every label has a usable id, name and description and no id comes twice."""
     rows: dict[str, int] = {}
     for row, label in enumerate(labels):
-        _check_text("id", label.id, MAX_NAME, label, where(row))
-        _check_text("name", label.name, MAX_NAME, label, where(row))
+        _check_text("id", label.id, MAX_NAME, label, row, where)
+        _check_text("name", label.name, MAX_NAME, label, row, where)
         if label.description:
-            _check_text("description", label.description, MAX_DESCRIPTION, label, where(row))
+            _check_text("description", label.description, MAX_DESCRIPTION, label, row, where)
         if (first := rows.setdefault(label.id, row)) != row:
             raise TaxonomyError(
                 f"label id '{label.id}' comes twice{where(row)}, first{where(first) or f' as label {first + 1}'}; "
@@ -29,20 +29,20 @@ def check_labels(labels: Sequence[Label], where: Where) -> dict[str, int]:
     return rows
 
 
-def _check_text(what: str, text: str, limit: int, label: Label, place: str) -> None:
+def _check_text(what: str, text: str, limit: int, label: Label, row: int, where: Where) -> None:
     if len(text) > limit:
         raise TaxonomyError(
-            f"the {what} '{text[:40]}…' is {len(text):,} characters long{place}; "
+            f"the {what} '{text[:40]}…' is {len(text):,} characters long{where(row)}; "
             f"at most {limit:,} are allowed: is this file a taxonomy?"
         )
     if not text.strip():
         label_is = f" of label '{label.id}'" if what != "id" else ""
-        raise TaxonomyError(f"the {what}{label_is} is empty{place}; every label needs an id and a name")
+        raise TaxonomyError(f"the {what}{label_is} is empty{where(row)}; every label needs an id and a name")
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise TaxonomyError(
-            f"the {what} {text[: error.start + 1]!a} holds a lone surrogate{place}; text must be valid Unicode"
+            f"the {what} {text[: error.start + 1]!a} holds a lone surrogate{where(row)}; text must be valid Unicode"
         ) from None
 
 

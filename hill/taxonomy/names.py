@@ -11,6 +11,8 @@ from hill.taxonomy.csr import Adjacency
 from hill.taxonomy.label import Label
 from hill.types import IntArray
 
+LONGEST = 200
+"""Characters of what was written that are compared with what is known."""
 CANDIDATES = 20
 LIKENESS = 0.6
 
@@ -44,6 +46,8 @@ class Names:
         """Rows reached from a root by these names or ids, one step down each."""
         here = [row for row in self._called(steps[0]) if not len(self._up[row])]
         for step in steps[1:]:
+            if not here:
+                break
             above = set(here)
             here = [row for row in self._called(step) if not above.isdisjoint(self._up[row].tolist())]
         return here
@@ -54,6 +58,7 @@ class Names:
 
     def nearest(self, label: str) -> str | None:
         """The known id or name most like this one: shortlisted by shared letter triples, chosen by matching runs."""
+        label = label[:LONGEST]
         known, lengths, by_triple = self._index
         hits = [by_triple[triple] for triple in set(_triples(label)) if triple in by_triple]
         if not hits:
@@ -62,7 +67,7 @@ class Names:
         likeness = shared / np.sqrt(lengths)
         shortlist = [known[i] for i in np.argsort(-likeness, kind="stable")[:CANDIDATES] if shared[i]]
         wanted = label.casefold()
-        score, best = max((SequenceMatcher(None, wanted, text.casefold()).ratio(), text) for text in shortlist)
+        score, best = max((_likeness(wanted, text), text) for text in shortlist)
         return best if score >= LIKENESS else None
 
     @cached_property
@@ -79,3 +84,7 @@ class Names:
 def _triples(text: str) -> Iterator[str]:
     padded = f"  {text.casefold().strip()} "
     return (padded[i : i + 3] for i in range(len(padded) - 2))
+
+
+def _likeness(wanted: str, text: str) -> float:
+    return SequenceMatcher(None, wanted, text[:LONGEST].casefold()).ratio()

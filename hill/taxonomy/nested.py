@@ -2,15 +2,19 @@
 
 import json
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 from hill.errors import TaxonomyError
+from hill.taxonomy.checks import MAX_NAME
 from hill.taxonomy.label import Label
 from hill.taxonomy.source import Found, Source
 from hill.taxonomy.taxonomy import SEPARATOR, Taxonomy
 
 FORMAT = "hill-taxonomy"
 VERSION = 1
+LONGEST = 200
+"""Characters of a place in the document."""
 
 
 def read_json(source: Source) -> Taxonomy:
@@ -22,7 +26,10 @@ def read_json(source: Source) -> Taxonomy:
         return source.taxonomy(list(_flat(source, document.get("labels"), "labels")), unique_names=False)
     if isinstance(document, list) and any(isinstance(item, dict) and "parents" in item for item in document):
         return source.taxonomy(list(_flat(source, document, "$")))
-    return source.taxonomy(list(_tree(source, document)))
+    try:
+        return source.taxonomy(list(_tree(source, document)))
+    except RecursionError:
+        raise _too_deep(source) from None
 
 
 def taxonomy_document(taxonomy: Taxonomy) -> dict[str, Any]:
@@ -40,9 +47,13 @@ def _parse(source: Source) -> Any:
     except json.JSONDecodeError as error:
         raise TaxonomyError(f"this is not JSON: {error.msg}{source.place(error.lineno)}") from None
     except RecursionError:
-        raise TaxonomyError(
-            f"'{source.path}' is nested too deep for JSON; write it as a table of id, parents, name"
-        ) from None
+        raise _too_deep(source) from None
+    except ValueError as error:
+        raise TaxonomyError(f"'{source.path}' is not usable JSON: {error}") from None
+
+
+def _too_deep(source: Source) -> TaxonomyError:
+    return TaxonomyError(f"'{source.path}' is nested too deep for JSON; write it as a table of id, parents, name")
 
 
 def _flat(source: Source, entries: Any, place: str) -> Iterator[Found]:
@@ -78,6 +89,8 @@ def _tree(source: Source, document: Any) -> Iterator[Found]:
     while waiting:
         node, parent, above = waiting.pop()
         path = f"{above}{SEPARATOR}{node.name}" if parent else node.name
+        if len(path) > MAX_NAME:
+            path = _too_long(source, node, path)
         label = Label(
             _text(source, node.fields, "id", node.place) if "id" in node.fields else path,
             node.name,
@@ -85,7 +98,7 @@ def _tree(source: Source, document: Any) -> Iterator[Found]:
             _text(source, node.fields, "description", node.place),
         )
         yield Found(label, node.place)
-        inside = f"{node.place}.children" if node.fields else node.place
+        inside = _within(node.place, ".children") if node.fields else node.place
         waiting.extend((below, label, path) for below in reversed(_nodes(source, node.inner, inside)))
 
 
@@ -96,12 +109,28 @@ def _nodes(source: Source, value: Any, place: str) -> list[Node]:
     if isinstance(value, str):
         return [Node(value.strip(), {}, None, place)]
     if isinstance(value, list):
-        return [node for i, item in enumerate(value) for node in _nodes(source, item, f"{place}[{i}]")]
+        return [node for i, item in enumerate(value) for node in _nodes(source, item, _within(place, f"[{i}]"))]
     if not isinstance(value, dict):
         raise _wrong(source, place, value, "an object, a list or a name")
     if "name" in value or "children" in value:
         return [Node(_text(source, value, "name", place).strip(), value, value.get("children"), place)]
-    return [Node(key.strip(), {}, inner, f"{place}.{key}") for key, inner in value.items()]
+    return [Node(key.strip(), {}, inner, _within(place, f".{key}")) for key, inner in value.items()]
+
+
+def _within(place: str, step: str) -> str:
+    """A place inside another; far down its end alone, since each of a million labels has one."""
+    inside = f"{place}{step}"
+    return inside if len(inside) <= LONGEST else f"…{inside[-LONGEST // 2 :]}"
+
+
+def _too_long(source: Source, node: Node, path: str) -> str:
+    """A path that no more grows, where labels have ids; an error where it is the id itself."""
+    if "id" in node.fields:
+        return ""
+    raise TaxonomyError(
+        f"the path '{path[:40]}…' is {len(path):,} characters long{source.place(node.place)}; a label without an id is "
+        f"known by its path, of at most {MAX_NAME:,} characters: give it an id"
+    )
 
 
 def _text(source: Source, fields: dict[str, Any], key: str, place: str) -> str:
@@ -112,5 +141,5 @@ def _text(source: Source, fields: dict[str, Any], key: str, place: str) -> str:
 
 
 def _wrong(source: Source, place: str, value: Any, expected: str) -> TaxonomyError:
-    shown = json.dumps(value)[:60]
+    shown = "".join(islice(json.JSONEncoder().iterencode(value), 20))[:60]
     return TaxonomyError(f"{shown} where {expected} was expected{source.place(place)}")

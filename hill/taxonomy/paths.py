@@ -4,6 +4,7 @@ import re
 from itertools import accumulate
 
 from hill.errors import TaxonomyError
+from hill.taxonomy.checks import MAX_NAME
 from hill.taxonomy.label import Label
 from hill.taxonomy.source import Found, Source
 from hill.taxonomy.taxonomy import SEPARATOR, Taxonomy
@@ -21,7 +22,7 @@ def read_paths(source: Source) -> Taxonomy:
     places: dict[Steps, int] = {}
     for (line, text), match in zip(lines, matches, strict=True):
         path = match["path"] if match and with_ids else text
-        steps = _steps(source, line, path)
+        steps = _steps(source, line, path, with_ids)
         if steps in places:
             twice = f"'{SEPARATOR.join(steps)}' stands twice{source.place(line)}"
             raise TaxonomyError(f"{twice}, first{source.place(places[steps])}; remove one")
@@ -32,7 +33,12 @@ def read_paths(source: Source) -> Taxonomy:
     return source.taxonomy([Found(_label(source, steps, ids, places[steps]), places[steps]) for steps in ids])
 
 
-def _steps(source: Source, line: int, path: str) -> Steps:
+def _steps(source: Source, line: int, path: str, with_ids: bool) -> Steps:
+    if len(path) > 2 * MAX_NAME and not with_ids:  # it is the id, and so are all its beginnings
+        raise TaxonomyError(
+            f"the path '{path.strip()[:40]}…' is {len(path):,} characters long{source.place(line)}; "
+            f"at most {MAX_NAME:,} are allowed: is this file a taxonomy?"
+        )
     steps = tuple(step.strip() for step in path.split(">"))
     if not all(steps):
         raise TaxonomyError(f"an empty name in '{path.strip()[:80]}'{source.place(line)}; write the path as A > B > C")

@@ -1,6 +1,8 @@
 """SKOS thesauri in Turtle, N-Triples or RDF/XML: concepts, `broader`, `narrower`, and labels by language."""
 
 import logging
+import re
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,6 +11,11 @@ from hill.extras import need
 from hill.taxonomy.label import Label
 from hill.taxonomy.source import Found, Source
 from hill.taxonomy.taxonomy import Taxonomy
+
+ENTITY = re.compile(r"""<!ENTITY\s+([\w.:-]+)\s+("[^"&%]*"|'[^'&%]*')\s*>""")
+"""An entity that stands for plain text, such as the address that others begin with."""
+GROWTH = 10
+"""Times that a file may grow by what its entities stand for."""
 
 
 def read_skos(source: Source, language: str) -> Taxonomy:
@@ -37,6 +44,8 @@ def read_skos(source: Source, language: str) -> Taxonomy:
 
 def _parse(source: Source, rdflib: Any) -> Any:
     xml = source.text.lstrip().startswith("<?xml") or "<rdf:RDF" in source.text[:2_000]
+    if xml:
+        _check_entities(source)
     logging.getLogger("rdflib").setLevel(logging.ERROR)
     try:
         return rdflib.Graph().parse(data=source.text, format="xml" if xml else "turtle")
@@ -44,6 +53,21 @@ def _parse(source: Source, rdflib: Any) -> Any:
         reason = " ".join(str(error).split())[:200]
         kind = "RDF/XML" if xml else "Turtle"
         raise TaxonomyError(f"'{source.path}' is not valid {kind}: {reason}") from None
+
+
+def _check_entities(source: Source) -> None:
+    """Entities may name other files, and multiply each other without end: those that do are refused."""
+    text = source.text
+    plain: dict[str, str] = dict(ENTITY.findall(text))
+    if text.count("<!ENTITY") != len(ENTITY.findall(text)):
+        raise TaxonomyError(
+            f"'{source.path}' declares an entity that is more than plain text, which is never read; "
+            "write in full what it stands for"
+        )
+    uses = Counter(re.findall(r"&([\w.:-]+);", text)) if plain else Counter[str]()
+    grown = sum(count * len(plain.get(name, "")) for name, count in uses.items())
+    if grown > GROWTH * len(text):
+        raise TaxonomyError(f"the entities of '{source.path}' stand for {grown:,} characters; write fewer, or in full")
 
 
 def _text(graph: Any, concept: Any, properties: Iterable[Any], language: str) -> str:

@@ -17,6 +17,8 @@ Row = tuple[int, list[str]]
 def read_table(source: Source) -> Taxonomy:
     """Labels by row. Several parents are joined by `|`; where there is no name column the id is the name."""
     rows = list(table_rows(source))
+    if not rows:
+        raise TaxonomyError(f"taxonomy file '{source.path}' holds no labels, only empty cells")
     header = header_of(rows[0][1])
     if header is None:
         return _read_bare(source, rows)

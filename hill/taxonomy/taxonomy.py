@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, eye_array
 
 from hill.errors import TaxonomyError
 from hill.taxonomy.checks import Where, check_labels, check_parents, raise_cycle
@@ -131,13 +131,13 @@ class Taxonomy:
 
     def paths(self, row: int) -> Iterator[tuple[int, ...]]:
         """Every way from a root down to the row. A DAG may have very many: take what you need."""
-        unfinished: list[tuple[int, ...]] = [(row,)]
+        unfinished: list[tuple[int, Any]] = [(row, None)]
         while unfinished:
             path = unfinished.pop()
             above = self._up[path[0]].tolist()
             if not above:
-                yield path
-            unfinished.extend((parent, *path) for parent in reversed(above))
+                yield tuple(_steps(path))
+            unfinished.extend((parent, path) for parent in reversed(above))
 
     def path_name(self, row: int) -> str:
         """The first path to the row, in names: `Animals > Birds > Parrots`."""
@@ -174,6 +174,17 @@ class Taxonomy:
         borders = np.flatnonzero(np.diff(depth)) + 1
         for part in np.split(keys, borders) if len(keys) else []:
             at_depth[self.depth[part[0] % len(self)]].append(part)
+
+    @cached_property
+    def lineage(self) -> csr_array[Any]:
+        """True where the label of a column is that of the row or above it: (L, L)."""
+        return self.closures(csr_array(eye_array(len(self), dtype=bool)))
+
+    @cached_property
+    def parent_table(self) -> csr_array[Any]:
+        """True where the label of a column is a parent of that of the row: (L, L)."""
+        targets = self._up.targets
+        return csr_array((np.ones(len(targets), dtype=bool), targets, self._up.starts), shape=(len(self), len(self)))
 
     def graph(self, root: bool = False) -> csr_array[Any]:
         """The label graph: undirected, every edge of weight 1, as a symmetric sparse matrix (L, L).
@@ -222,3 +233,10 @@ class Taxonomy:
         nearest = self.nearest(label)
         hint = f"; did you mean '{nearest}'?" if nearest else ""
         return TaxonomyError(f"label '{label}' is not in the taxonomy{hint}")
+
+
+def _steps(path: Any) -> Iterator[int]:
+    """The rows of a path that is linked from the top down, so that paths share what they have below in common."""
+    while path:
+        row, path = path
+        yield row

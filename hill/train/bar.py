@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from hill.train import Epoch, Step
-from hill.train.run import Fitted, Report
+from hill.train.run import Fitted, Report, Resumed
 
 READ_STEPS = 5
 
@@ -29,6 +29,10 @@ class TrainingBar:
         if isinstance(report, Fitted):
             self._begin(report.stage, report.total)
             self._update(report.done, "")
+        elif isinstance(report, Resumed):
+            if report.damaged:
+                self._say(f"{report.damaged}; an earlier checkpoint is used")
+            self._say(f"resumed after step {report.step:,}")
         elif isinstance(report, Step):
             self._begin("training", report.steps)
             self._documents += report.documents
@@ -54,7 +58,11 @@ class TrainingBar:
         names = dict.fromkeys([self._metric, "micro_f1", "macro_f1"])
         values = "  ".join(f"{name} {report.metrics[name]:.4f}" for name in names)
         mark = "  best so far" if report.improved else ""
-        self._progress.console.print(f"epoch {report.epoch}: dev {values}{mark}", highlight=False)
+        skipped = f"  {report.metrics['skipped']:,} steps skipped" if report.metrics.get("skipped") else ""
+        self._say(f"epoch {report.epoch}: dev {values}{skipped}{mark}")
+
+    def _say(self, text: str) -> None:
+        self._progress.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager

@@ -9,15 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hill.errors import CheckpointError
+from hill.errors import CheckpointError, HillError
 from hill.train.files import check_folder, load_weights, read_json, read_tensors, write_folder
 from hill.train.session import Progress, Session
 
 BEST = "best.safetensors"
+FREE = ("checkpoint_seconds", "skip_nonfinite")
+"""Settings of training that may be others when it is resumed: they change no step that could be taken before."""
 
 
 class Checkpoints:
-    """The latest state of one training, in a folder; the weights of the best epoch are kept in memory beside it.
+    """The latest two states of one training, in a folder; the weights of the best epoch are kept in memory beside it.
 
     The main rank alone reads and writes. Nothing in a state depends on how many ranks there are.
     """
@@ -26,33 +28,49 @@ class Checkpoints:
         self._folder = folder
         self._facts = facts
         self._best: dict[str, Tensor] = {}
+        self._latest = ""
         self._last = time.monotonic()
+        self.damaged = ""
+        """What is wrong with the latest state, where an earlier one was taken instead."""
 
-    def save_if_due(self, session: Session) -> None:
-        """Write the state if the last one is old enough."""
-        if session.ranks.is_main and time.monotonic() - self._last >= session.config.checkpoint_seconds:
-            self.save(session)
+    def due(self, session: Session) -> bool:
+        """Whether the last state is old enough for another."""
+        return session.ranks.is_main and time.monotonic() - self._last >= session.config.checkpoint_seconds
 
     def save(self, session: Session) -> None:
-        """Write the state; older states go once it is on disk."""
+        """Write the state; the one before it is kept too, and only that while it is written."""
         name = f"state-{session.progress.step:08d}-{session.progress.epoch:04d}"
+        if name == self._latest or not session.ranks.is_main:
+            return
+        weights = _finite(session.model.state_dict())
         state = {"facts": self._facts, "progress": asdict(session.progress)}
         tensors = {
-            "weights.safetensors": session.model.state_dict(),
+            "weights.safetensors": weights,
             "optimiser.safetensors": _optimiser_tensors(session.optimiser),
             "random.safetensors": _random_states(session.device),
             BEST: self._best,
         }
-        write_folder(self._folder / name, tensors, {"state.json": state})
-        for folder in self._folder.glob("state-*"):
-            if folder.name != name:
-                shutil.rmtree(folder, ignore_errors=True)
-        self._last = time.monotonic()
+        if self._latest:
+            self._remove_all_but(self._latest)
+        try:
+            write_folder(self._folder / name, tensors, {"state.json": state})
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}; what was saved before is whole: go on with --resume") from None
+        self._remove_all_but(self._latest, name)
+        self._latest, self._last = name, time.monotonic()
+
+    def _remove_all_but(self, *names: str) -> None:
+        """Remove other states, and what is left of processes that died; a state has its name as long as it is whole."""
+        for path in self._folder.iterdir():
+            if path.name not in names:
+                gone = path if path.name.startswith(".") else path.rename(path.with_name(f".{path.name}.gone"))
+                shutil.rmtree(gone, ignore_errors=True)
 
     def keep_best(self, session: Session) -> None:
         """Keep the weights of the epoch just finished."""
         if session.ranks.is_main:
-            self._best = {name: value.detach().cpu().clone() for name, value in session.model.state_dict().items()}
+            weights = _finite(session.model.state_dict())
+            self._best = {name: value.detach().cpu().clone() for name, value in weights.items()}
 
     def load_best(self, session: Session) -> None:
         """Set the weights of the best epoch."""
@@ -61,7 +79,18 @@ class Checkpoints:
         session.ranks.spread(session.model)
 
     def resume(self, session: Session) -> bool:
-        """Set the session to the latest state; false if there is none."""
+        """Set the session to the latest state; false if there is none, an error if it is none that was saved."""
+        try:
+            return self._resume(session)
+        except HillError:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            reason = f"{type(error).__name__}: {error}".split("\n")[0][:200]
+            raise CheckpointError(
+                f"'{self._folder}' holds no usable state: {reason}; remove it to start over"
+            ) from error
+
+    def _resume(self, session: Session) -> bool:
         found = session.ranks.from_main(self._read() if session.ranks.is_main else None)
         if found is None:
             return False
@@ -73,25 +102,51 @@ class Checkpoints:
         return True
 
     def _read(self) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]] | None:
-        """Progress, and the tensors of weights, optimiser and random state, of the latest state if there is one."""
-        states = sorted(self._folder.glob("state-*"))
+        """Progress, and the tensors of weights, optimiser and random state, of the latest whole state, if any."""
+        states = sorted(self._folder.glob("state-*"), reverse=True)
         if not states:
             return None
-        folder = states[-1]
-        check_folder(folder)
+        folder = self._first_whole(states)
         state = read_json(folder / "state.json")
         self._check_facts(state["facts"], folder)
-        self._best = read_tensors(folder / BEST)
+        self._best, self._latest = read_tensors(folder / BEST), folder.name
         names = ("weights", "optimiser", "random")
         return state["progress"], {name: read_tensors(folder / f"{name}.safetensors") for name in names}
 
+    def _first_whole(self, states: list[Path]) -> Path:
+        for folder in states:
+            try:
+                check_folder(folder)
+                return folder
+            except CheckpointError as error:
+                self.damaged = self.damaged or str(error)
+        raise CheckpointError(f"{self.damaged}; no checkpoint is whole: remove '{self._folder}' to start over")
+
     def _check_facts(self, found: dict[str, Any], folder: Path) -> None:
-        for key, value in self._facts.items():
-            if found.get(key) != value:
+        for key, value in _binding(self._facts).items():
+            if _binding(found).get(key) != value:
                 raise CheckpointError(
                     f"'{folder.parent.parent}' was trained with {key} = {found.get(key)!r}, not {value!r}; "
                     "resume with the same settings and data, or choose another --out"
                 )
+
+
+def _binding(facts: dict[str, Any]) -> dict[str, Any]:
+    """Facts without the settings that may change when a training is resumed."""
+    settings: dict[str, dict[str, Any]] = facts.get("settings", {})
+    train = {key: value for key, value in settings.get("train", {}).items() if key not in FREE}
+    return facts | {"settings": settings | {"train": train}}
+
+
+def _finite(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """These weights, or an error if one is infinite or not a number."""
+    for name, value in weights.items():
+        if not value.isfinite().all():
+            raise HillError(
+                f"the weight '{name}' is not finite and not saved; lower train.lr and train.encoder_lr, or set "
+                "train.clip=1 or train.precision=fp32, and start again"
+            )
+    return weights
 
 
 def _optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:

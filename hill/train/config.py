@@ -60,13 +60,15 @@ class TrainConfig:
     contrast_epochs: int = 2
     """With two stages, how many of the epochs are the first; none of these can be the best."""
     plain: bool = False
-    """The slow and obvious loop: fp32, padded batches, no CUDA graphs."""
+    """The slow and obvious loop: fp32, batches drawn at random and padded, no CUDA graphs."""
     compile: bool = False
     """Compile structure and head on a GPU; it takes a while to start."""
     recompute: bool = False
     """Compute the encoder's activations again in the backward pass instead of keeping them: less memory, slower."""
     checkpoint_seconds: float = 60.0
     """Least time between checkpoints."""
+    skip_nonfinite: bool = False
+    """Leave out, and count, steps whose loss or gradient is infinite or not a number, instead of stopping."""
 
     def __post_init__(self) -> None:
         one_of(self.precision, PRECISIONS, "train.precision")

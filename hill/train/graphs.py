@@ -46,7 +46,7 @@ class GraphedSteps(PackedSteps):
             self._graphs[size] = self._record(size)
         graph, taken = self._graphs[size]
         graph.replay()
-        return Taken(taken.loss.clone(), {name: part.clone() for name, part in taken.parts.items()})
+        return Taken(taken.loss.clone(), {name: part.clone() for name, part in taken.parts.items()}, taken.bad.clone())
 
     def _take_aside(self, group: list[IntArray]) -> Taken:
         """A step outside of a graph, on the stream that graphs are recorded on."""
@@ -59,6 +59,8 @@ class GraphedSteps(PackedSteps):
     def _record(self, size: int) -> tuple[Any, Taken]:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            before = self.moving()
             output = self.backward(self.resident.packed(self._documents, size), 1)
-            self.update()
-        return graph, Taken(loss_of(output).detach(), {name: part.detach() for name, part in output.parts.items()})
+            loss = loss_of(output).detach()
+            bad = self.update(loss, before)
+        return graph, Taken(loss, {name: part.detach() for name, part in output.parts.items()}, bad)

@@ -1,7 +1,8 @@
 """The head start: structure and head are fitted on the vectors of the untrained encoder before anything else moves.
 
 Embedding the texts once is far cheaper than a pass of fine-tuning, and a head that starts from class centroids gives
-the encoder sensible gradients from the first step.
+the encoder sensible gradients from the first step. With many labels it starts from the centroids alone: then structure
+and head cost more than the encoder, and fitting them on vectors as much as on texts.
 """
 
 from collections.abc import Iterator
@@ -10,10 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hill.data.batches import gold_of
 from hill.data.tokens import Tokens
 from hill.models import VectorModel
 from hill.train.scoring import reading
 from hill.train.session import Session, Split
+from hill.types import MANY_LABELS
 
 SHARPNESS = 10.0
 """How much a unit of cosine with a label's centroid adds to its logit at the start."""
@@ -24,14 +27,15 @@ def give_head_start(session: Session, model: VectorModel, data: Split) -> Iterat
     """Embed, set the head from centroids, fit; yields how much is done of how much."""
     config = session.config
     vectors = torch.empty(len(data), model.text.width)
-    done, total = 0, len(data) + config.head_epochs * len(data)
+    epochs = config.head_epochs if data.labels.shape[1] <= MANY_LABELS else 0
+    done, total = 0, len(data) + epochs * len(data)
     for documents, found in embed(session, data.tokens):
         vectors[documents] = found.cpu()
         done += len(documents)
         yield done, total
     vectors = vectors.to(session.device)
     start_from_centroids(model, vectors, data, session.device)
-    for fitted in fit_head(session, model, vectors, data):
+    for fitted in fit_head(session, model, vectors, data) if epochs else ():
         yield done + fitted, total
 
 
@@ -72,7 +76,7 @@ def fit_head(session: Session, model: VectorModel, vectors: Tensor, data: Split)
         documents = order[step % per_epoch * HEAD_BATCH :][:HEAD_BATCH]
         for group in optimiser.param_groups:
             group["lr"] = config.head_lr * (1 - step / steps)
-        labels = torch.from_numpy(data.labels[documents.numpy()].toarray()).to(session.device)
+        labels = gold_of(data.labels, documents.numpy(), model.listed).to(session.device)
         loss = model.classify(dropout(vectors[documents.to(session.device)]), labels).loss
         assert loss is not None
         loss.backward()  # type: ignore[no-untyped-call]

@@ -1,10 +1,14 @@
 """The training loop: a generator that yields after every step and every epoch; the caller logs, saves and stops."""
 
 import math
+import signal
+import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from hill.errors import HillError
@@ -35,6 +39,8 @@ class Step:
     rate: float
     loss: Tensor
     parts: dict[str, Tensor]
+    skipped: int = 0
+    """Steps left out so far, as far as they are known, because they were not finite."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,45 @@ class Epoch:
     epoch: int
     metrics: dict[str, Any]
     improved: bool
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal ended a training after the step under way, and its checkpoint is on disk."""
+
+    def __init__(self, number: int, step: int) -> None:
+        super().__init__(f"stopped after step {step:,}; to go on, add --resume (in Python, resume=True)")
+        self.code = 128 + number
+
+
+DEFAULTS: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+"""What the signals that ask a program to stop do where nobody listens to them."""
+
+
+class Stop:
+    """Hears the signals that ask a program to stop; the second does what it does elsewhere, which is to stop at once.
+
+    Only where nobody else listens to them, and in the main thread: no other hears signals.
+    """
+
+    def __init__(self, listens: bool) -> None:
+        self.asked = 0
+        self._here = listens and threading.current_thread() is threading.main_thread()
+
+    def __enter__(self) -> "Stop":
+        self._set = [number for number, before in DEFAULTS.items() if signal.getsignal(number) == before]
+        for number in self._set if self._here else ():
+            signal.signal(number, self._hear)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._here and threading.current_thread() is threading.main_thread():
+            for number in self._set:
+                signal.signal(number, DEFAULTS[number])
+
+    def _hear(self, number: int, frame: Any) -> None:
+        self.asked = number
+        self.__exit__()
+        sys.stderr.write("stopping after this step; once more to stop at once\n")
 
 
 def train(session: Session, data: Split, dev: Split | None, taxonomy: Taxonomy) -> Iterator[Step | Epoch]:
@@ -69,8 +114,11 @@ def train(session: Session, data: Split, dev: Split | None, taxonomy: Taxonomy) 
             session.ranks.seed_step(config.seed, progress.step)
             taken = steps.take(group)
             progress.position += len(group)
-            documents = sum(map(len, group))
-            yield Step(progress.step, total, progress.epoch, documents, rate, taken.loss, taken.parts)
+            documents = np.concatenate(group)
+            session.watch.add(progress, data, documents, taken.loss, taken.bad)
+            step = progress.step, total, progress.epoch, len(documents), rate
+            yield Step(*step, taken.loss, taken.parts, progress.skipped)
+        session.watch.read(progress, data)
         progress.epoch, progress.position = progress.epoch + 1, 0
         yield _finish_epoch(session, dev, taxonomy)
 
@@ -84,6 +132,8 @@ def _stage(session: Session) -> str:
 def _finish_epoch(session: Session, dev: Split | None, taxonomy: Taxonomy) -> Epoch:
     progress = session.progress
     metrics = score_split(session, dev, taxonomy) if dev else {}
+    if session.config.skip_nonfinite:
+        metrics["skipped"] = progress.skipped
     value = metrics.get(session.config.metric, float(progress.epoch))
     if not math.isfinite(value):
         raise HillError(

@@ -9,6 +9,11 @@ from hill.errors import ConfigError
 from hill.models import HTCModel
 from hill.nn import TextEncoder
 from hill.train.config import TrainConfig
+from hill.types import MANY_LABELS
+
+EPSILON = 1e-8
+SMALL_EPSILON = 1e-12
+"""With many labels: the loss is a mean over them, so that gradients of a label's own weights come near 1e-8."""
 
 
 def make_optimiser(model: HTCModel, config: TrainConfig, graphs: bool = False) -> torch.optim.Optimizer:
@@ -21,7 +26,8 @@ def make_optimiser(model: HTCModel, config: TrainConfig, graphs: bool = False) -
     rates = [torch.tensor(rate, device=device) if graphs else rate for rate in (config.encoder_lr, config.lr)]
     groups = [{"params": part, "lr": rate} for part, rate in zip((encoder, rest), rates, strict=True)]
     fused = device.type == "cuda" and not config.plain
-    return torch.optim.AdamW(groups, weight_decay=config.weight_decay, fused=fused, capturable=graphs)
+    epsilon = EPSILON if sum(map(len, model.levels)) <= MANY_LABELS else SMALL_EPSILON
+    return torch.optim.AdamW(groups, eps=epsilon, weight_decay=config.weight_decay, fused=fused, capturable=graphs)
 
 
 def set_rates(optimiser: torch.optim.Optimizer, config: TrainConfig, step: int, steps: int) -> float:

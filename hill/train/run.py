@@ -1,21 +1,25 @@
 """A training from start to end: head start, loop, log and checkpoints; it can be killed at any moment and resumed."""
 
 import json
+import os
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from hill.disk import LOCK, cannot_write, claimed, is_claimed
 from hill.errors import CheckpointError, ConfigError
 from hill.extras import need
 from hill.models import VectorModel
 from hill.taxonomy import Taxonomy
 from hill.train.checkpoint import Checkpoints
+from hill.train.files import tidy
 from hill.train.head import give_head_start
-from hill.train.loop import Epoch, Step, train
+from hill.train.loop import Epoch, Step, Stop, Stopped, train
 from hill.train.session import Session, Split
 
 LOG_STEPS = 10
@@ -30,7 +34,15 @@ class Fitted:
     total: int
 
 
-Report = Fitted | Step | Epoch
+@dataclass(frozen=True)
+class Resumed:
+    """A training goes on after this step; `damaged` says why not after the last one that was saved."""
+
+    step: int
+    damaged: str
+
+
+Report = Fitted | Resumed | Step | Epoch
 
 
 def seed_everything(seed: int) -> None:
@@ -39,10 +51,15 @@ def seed_everything(seed: int) -> None:
 
 
 def check_out(out: Path, resume: bool) -> None:
-    """Raise if the folder holds a finished model, or an unfinished training that is not to be resumed."""
+    """Raise if the folder holds a finished model, or an unfinished training that is not to be resumed, or runs."""
+    if out.exists() and not out.is_dir():
+        raise CheckpointError(f"'{out}' is a file; choose another --out")
+    if is_claimed(out):
+        raise CheckpointError(f"another process trains in '{out}'; wait until it ends, or choose another --out")
+    tidy(out)
     if (out / "config.json").exists():
         raise CheckpointError(f"'{out}' holds a trained model; choose another --out")
-    if not resume and out.exists() and any(out.iterdir()):
+    if not resume and out.exists() and any(path.name != LOCK for path in out.iterdir()):
         raise CheckpointError(f"'{out}' is not empty; add --resume to go on, or choose another --out")
 
 
@@ -57,24 +74,34 @@ def run(
     tensorboard: bool = False,
 ) -> Iterator[Report]:
     """Train and end with the weights of the best epoch; `facts` must be the same when a training is resumed."""
-    session.ranks.check_same(facts)
+    ranks = session.ranks
+    ranks.check_same(facts)
     checkpoints = Checkpoints(out / "checkpoints", facts)
     board = need("torch.utils.tensorboard", "track", "--tensorboard") if tensorboard else None
-    log = Log(out / "log.jsonl", board) if session.ranks.is_main else None
-    with session.ranks.watching():
+    with claimed(out) if ranks.is_main else nullcontext(), ranks.watching():
+        log = Log(out / "log.jsonl", board) if ranks.is_main else None
         if resume and checkpoints.resume(session):
             if log:
-                log.write({"resumed": session.progress.step, "ranks": session.ranks.count})
+                log.write({"resumed": session.progress.step, "ranks": ranks.count})
+            yield Resumed(session.progress.step, checkpoints.damaged)
         else:
             yield from _fit_before(session, data)
-            checkpoints.save_if_due(session)
-        for report in train(session, data, dev, taxonomy):
-            if isinstance(report, Epoch) and report.improved:
-                checkpoints.keep_best(session)
-            checkpoints.save_if_due(session)
-            if log:
-                log.report(report)
-            yield report
+            if checkpoints.due(session):
+                checkpoints.save(session)
+        with Stop(ranks.count == 1) as stop:
+            for report in train(session, data, dev, taxonomy):
+                if isinstance(report, Epoch) and report.improved:
+                    checkpoints.keep_best(session)
+                if checkpoints.due(session):
+                    session.watch.read(session.progress, data)
+                    checkpoints.save(session)
+                if log:
+                    log.report(report)
+                yield report
+                if stop.asked:
+                    session.watch.read(session.progress, data)
+                    checkpoints.save(session)
+                    raise Stopped(stop.asked, session.progress.step)
         checkpoints.load_best(session)
 
 
@@ -96,8 +123,10 @@ class Log:
 
     def __init__(self, file: Path, tensorboard: Any = None) -> None:
         self._file = file
-        self._start = time.time()
+        self._start = time.monotonic()
         self._board = tensorboard.SummaryWriter(str(file.parent / "tensorboard")) if tensorboard else None
+        if file.exists():
+            _cut_torn_line(file)
 
     def report(self, report: Step | Epoch) -> None:
         """Log every tenth step and every epoch."""
@@ -107,15 +136,27 @@ class Log:
             self._show({f"dev/{key}": value for key, value in values.items()}, report.epoch)
         elif report.step % LOG_STEPS == 0:
             losses = {"loss": report.loss.item()} | {name: part.item() for name, part in report.parts.items()}
-            self.write({"step": report.step, "epoch": report.epoch, "rate": report.rate, **losses})
+            skipped = {"skipped": report.skipped} if report.skipped else {}
+            self.write({"step": report.step, "epoch": report.epoch, "rate": report.rate, **losses, **skipped})
             self._show({f"train/{key}": value for key, value in losses.items()}, report.step)
 
     def write(self, values: dict[str, Any]) -> None:
         """Append one line."""
-        with self._file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"seconds": round(time.time() - self._start, 3), **values}) + "\n")
+        line = json.dumps({"seconds": round(time.monotonic() - self._start, 3), **values}) + "\n"
+        try:
+            with self._file.open("a", encoding="utf-8") as file:
+                file.write(line)
+        except OSError as error:
+            raise CheckpointError(cannot_write(self._file, error)) from None
 
     def _show(self, values: dict[str, float], step: int) -> None:
         if self._board:
             for name, value in values.items():
                 self._board.add_scalar(name, value, step)
+
+
+def _cut_torn_line(file: Path) -> None:
+    """Remove the end of a log that a full disk cut off in the middle of a line."""
+    content = file.read_bytes()
+    if not content.endswith(b"\n"):
+        os.truncate(file, content.rfind(b"\n") + 1)

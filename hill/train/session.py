@@ -1,7 +1,7 @@
 """All that a training changes: weights, optimiser, progress; and how its device computes."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -9,23 +9,31 @@ from typing import Any
 
 import torch
 from scipy.sparse import csr_array
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from hill.data.tokens import Tokens
-from hill.errors import ConfigError
+from hill.errors import ConfigError, HillError
 from hill.models import HTCModel
 from hill.nn import Transformer
 from hill.train.config import TrainConfig
 from hill.train.optim import make_optimiser
 from hill.train.ranks import Ranks, joined
+from hill.types import IntArray
+
+READ_STEPS = 10
+"""Steps after which a GPU is asked whether they were finite."""
+MOST_SKIPPED = 20
+"""Steps in a row that may be left out: more mean that no step ever will be finite again."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """Documents as a model reads them: tokens and labels (documents, L)."""
+    """Documents as a model reads them: tokens and labels (documents, L), and their ids where they are known."""
 
     tokens: Tokens
     labels: csr_array[Any]
+    ids: Sequence[str] = ()
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -43,6 +51,47 @@ class Progress:
     best: float = -math.inf
     best_epoch: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
+    skipped: int = 0
+    """Steps that were left out because they were not finite."""
+
+
+class Watch:
+    """Notices steps that were not finite; the device is asked now and then, as asking waits for it."""
+
+    def __init__(self, skip: bool, often: bool) -> None:
+        self._skip = skip
+        self._most = 1 if often else READ_STEPS
+        self._row = 0
+        self._unread: list[tuple[int, IntArray, Tensor, Tensor]] = []
+
+    def add(self, progress: Progress, data: Split, documents: IntArray, loss: Tensor, bad: Tensor) -> None:
+        """Note the step just taken on these documents."""
+        self._unread.append((progress.step, documents, loss, bad))
+        if len(self._unread) >= self._most:
+            self.read(progress, data)
+
+    def read(self, progress: Progress, data: Split) -> None:
+        """Count the steps that were left out, or raise if none may be."""
+        unread, self._unread = self._unread, []
+        flags = torch.stack([bad for *_, bad in unread]).tolist() if unread else []
+        for (step, documents, loss, _), flag in zip(unread, flags, strict=True):
+            self._row = self._row + 1 if flag else 0
+            progress.skipped += bool(flag)
+            if flag and not self._skip:
+                raise HillError(
+                    f"step {step} is not finite (loss {loss.item():g}) on the documents {_names(data, documents)}; "
+                    "lower train.lr and train.encoder_lr, set train.clip=1 or train.precision=fp32, or use --plain; or "
+                    "go on without such steps with --resume --set train.skip_nonfinite=true"
+                )
+            if self._row == MOST_SKIPPED:
+                raise HillError(
+                    f"{MOST_SKIPPED} steps in a row are not finite, the last on the documents "
+                    f"{_names(data, documents)}; lower train.lr and train.encoder_lr, or set train.precision=fp32"
+                )
+
+
+def _names(data: Split, documents: IntArray) -> str:
+    return ", ".join(str(data.ids[place] if data.ids else place) for place in documents.tolist())
 
 
 @dataclass
@@ -64,6 +113,7 @@ class Session:
         self.device = self.ranks.device or self.device
         self.model.to(self.device)
         self._set_up_encoder()
+        self.watch = Watch(self.config.skip_nonfinite, often=self.device.type == "cpu")
         self.optimiser = make_optimiser(self.model, self.config, self.packed and self.device.type == "cuda")
 
     def _set_up_encoder(self) -> None:

@@ -2,10 +2,13 @@
 
 from copy import deepcopy
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from hill.data.batches import collate, move, to_device, training_order
 from hill.data.resident import Resident
@@ -15,10 +18,11 @@ from hill.types import Batch, IntArray, Output, Packed
 
 @dataclass(frozen=True)
 class Taken:
-    """The loss of a step and the parts it is the sum of, still on the device."""
+    """The loss of a step and the parts it is the sum of, still on the device; `bad` is 1 where it was not taken."""
 
     loss: Tensor
     parts: dict[str, Tensor]
+    bad: Tensor
 
 
 class Steps:
@@ -43,10 +47,11 @@ class Steps:
 
     def take(self, group: list[IntArray]) -> Taken:
         """One step on these batches, whose gradients are added up."""
+        before = self.moving()
         outputs = [self.learn(documents, len(group), documents is group[-1]) for documents in group]
-        self.update()
+        loss = torch.stack([loss_of(output).detach() for output in outputs]).mean()
         parts = {name: part.detach() for name, part in outputs[-1].parts.items()}
-        return Taken(torch.stack([loss_of(output).detach() for output in outputs]).mean(), parts)
+        return Taken(loss, parts, self.update(loss, before))
 
     def learn(self, documents: IntArray, share: int, last: bool) -> Output:
         """The gradients of a batch, one of so many, of which each rank reads its part."""
@@ -68,7 +73,8 @@ class Steps:
     def batch(self, documents: IntArray) -> Batch | Packed:
         """These documents on the device."""
         data, session = self.data, self.session
-        return to_device(collate(data.tokens, data.labels, documents, session.pad), session.device)
+        listed = session.model.listed
+        return to_device(collate(data.tokens, data.labels, documents, session.pad, listed), session.device)
 
     def backward(self, batch: Batch | Packed, share: int) -> Output:
         """The gradients of a batch, one of so many."""
@@ -78,13 +84,35 @@ class Steps:
             (loss_of(output) / share).backward()  # type: ignore[no-untyped-call]
         return output
 
-    def update(self) -> None:
-        """Let the optimiser use the gradients."""
-        session = self.session
-        if session.config.clip:
-            torch.nn.utils.clip_grad_norm_(session.model.parameters(), session.config.clip)
-        session.optimiser.step()
-        session.optimiser.zero_grad(set_to_none=True)
+    def moving(self) -> list[tuple[Tensor, Tensor]]:
+        """What a forward pass itself changes, with a copy, where a step may be left out."""
+        if not self.session.config.skip_nonfinite:
+            return []
+        kept = self.session.model.state_dict()
+        return [(now, now.clone()) for name, now in self.session.model.named_buffers() if name in kept]
+
+    def update(self, loss: Tensor, before: list[tuple[Tensor, Tensor]]) -> Tensor:
+        """Let the optimiser use the gradients; where they or the loss are not finite, change nothing and return 1.
+
+        A fused optimiser decides that on the device, and nothing waits for it.
+        """
+        model, clip = self.session.model, self.session.config.clip
+        optimiser: Any = self.session.optimiser
+        norm = get_total_norm([weight.grad for weight in model.parameters() if weight.grad is not None])
+        bad = 1 - (norm.isfinite() & loss.isfinite()).float()
+        if self.session.ranks.count > 1:
+            dist.all_reduce(bad, dist.ReduceOp.MAX)
+        if clip:
+            clip_grads_with_norm_(model.parameters(), clip, norm)
+        if optimiser.param_groups[0]["fused"]:
+            optimiser.found_inf = bad
+            optimiser.step()
+        elif not bad:
+            optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        for now, then in before:
+            now.copy_(torch.where(bad > 0, then, now))
+        return bad
 
 
 class PackedSteps(Steps):
@@ -93,7 +121,7 @@ class PackedSteps(Steps):
     by_length = False
 
     def __init__(self, session: Session, data: Split) -> None:
-        self.resident = Resident(data.tokens, data.labels, session.pad, session.device)
+        self.resident = Resident(data.tokens, data.labels, session.pad, session.device, session.model.listed)
         super().__init__(session, data)
 
     def batch(self, documents: IntArray) -> Packed:

@@ -8,13 +8,14 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from hill.errors import CheckpointError, HillError
+from hill.guard import check_model, unusable
 from hill.models import MODELS, HTCModel, ModelConfig
 from hill.models.text import empty_text
 from hill.nn.pretrained import plain
 from hill.settings import Groups, make
 from hill.taxonomy import Taxonomy, read_taxonomy
 from hill.taxonomy.nested import taxonomy_document
-from hill.train.files import check_folder, load_weights, read_json, read_tensors, write_folder
+from hill.train.files import SUMS, check_folder, load_weights, read_json, read_tensors, write_folder
 
 FORMAT = "hill-model"
 VERSION = 1
@@ -54,17 +55,21 @@ def load_stored(folder: Path) -> Stored:
     """The model of a folder, on the CPU; a missing, damaged or foreign file is a `CheckpointError` that names it."""
     if not folder.is_dir():
         raise CheckpointError(f"model folder '{folder}' does not exist")
+    check_model(folder)
     config = read_json(folder / "config.json")
     if config.get("format") != FORMAT or config.get("version") != VERSION:
         raise CheckpointError(
-            f"'{folder}' is of format {config.get('format')!r}, version {config.get('version')!r}; "
+            f"'{folder / 'config.json'}' is of format {config.get('format')!r}, version {config.get('version')!r}; "
             f"this program reads {FORMAT!r}, version {VERSION}"
         )
-    check_folder(folder)
+    if (folder / SUMS).exists():  # models that were saved before there were sums have none
+        check_folder(folder)
     try:
         return _build(folder, config)
     except HillError as error:
         raise error if isinstance(error, CheckpointError) else CheckpointError(f"'{folder}': {error}") from None
+    except Exception as error:  # of whichever kind: the files may be anyone's, and hold anything
+        raise unusable(folder, error) from error
 
 
 def _build(folder: Path, config: dict[str, Any]) -> Stored:

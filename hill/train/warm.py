@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 
 from hill.data import Documents
 from hill.errors import ConfigError
+from hill.guard import check_model, read_object
 from hill.models import MODELS, HTCModel, ModelConfig
 from hill.models.hill import TREE_FILE
 from hill.models.text import copy_text
@@ -17,7 +18,6 @@ from hill.settings import Groups
 from hill.taxonomy import Taxonomy
 from hill.taxonomy.diff import diff
 from hill.train.carry import Plan
-from hill.train.files import read_json
 from hill.train.store import Stored
 from hill.types import IntArray
 
@@ -47,7 +47,8 @@ def warm_settings(folder: Path, settings: Groups) -> tuple[str, Groups]:
 
     A training with these settings starts from that model.
     """
-    saved = read_json(folder / "config.json")
+    check_model(folder)
+    saved = read_object(folder / "config.json")
     model = saved["settings"]["model"] | settings.get("model", {})
     data = {"max_length": saved["settings"]["data"]["max_length"]} | settings.get("data", {})
     train = settings.get("train", {}) | {"warm_start": str(folder)}

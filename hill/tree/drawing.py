@@ -1,5 +1,7 @@
 """A picture of a coding tree beside its taxonomy; colours show which labels the tree puts together."""
 
+import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ MOST_NAMES = 80
 ROW = 0.17
 WIDTH, TALLEST = 15.0, 22.0
 GREY = (0.6, 0.63, 0.65)
+UNDRAWN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that no SVG may hold."""
 
 
 def draw_tree(taxonomy: Taxonomy, built: BuiltTree, path: Path) -> None:
@@ -45,7 +49,8 @@ def draw_tree(taxonomy: Taxonomy, built: BuiltTree, path: Path) -> None:
         _draw_blocks(right, built, coding, colours)
     settings = {"svg.fonttype": "none", "svg.hashsalt": "hill"}  # the same picture each time, its text as text
     try:
-        with need("matplotlib", "plot", "drawing a tree").rc_context(settings):
+        with need("matplotlib", "plot", "drawing a tree").rc_context(settings), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # a box stands for it
             figure.savefig(path, dpi=110, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
     except OSError as error:
         raise ConfigError(f"cannot write '{path}': {error.strerror}") from None
@@ -116,7 +121,7 @@ def _largest(layout: Layout, n: int) -> IntArray:
 def _write_names(axes: Any, taxonomy: Taxonomy, layout: Layout, colours: FloatArray, points: IntArray) -> None:
     paper = {"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 0.6} if len(colours) > NAMED else None
     for point in points.tolist():
-        name = taxonomy[point].name
+        name = UNDRAWN.sub("\ufffd", taxonomy[point].name)
         axes.text(
             layout.x[point] + 0.06,
             layout.y[point],
@@ -125,5 +130,6 @@ def _write_names(axes: Any, taxonomy: Taxonomy, layout: Layout, colours: FloatAr
             va="center",
             color=0.6 * colours[point],
             clip_on=True,
+            parse_math=False,
             bbox=paper,
         )
