@@ -74,7 +74,7 @@ def train(
 @contextmanager
 def _resumable() -> Iterator[None]:
     """A training that is told to stop says how to go on, and exits with the code of the signal."""
-    from hill.train.loop import Stopped
+    from hill.train.stop import Stopped
 
     try:
         yield

@@ -1,9 +1,6 @@
 """The training loop: a generator that yields after every step and every epoch; the caller logs, saves and stops."""
 
 import math
-import signal
-import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -50,45 +47,6 @@ class Epoch:
     epoch: int
     metrics: dict[str, Any]
     improved: bool
-
-
-class Stopped(KeyboardInterrupt):
-    """A signal ended a training after the step under way, and its checkpoint is on disk."""
-
-    def __init__(self, number: int, step: int) -> None:
-        super().__init__(f"stopped after step {step:,}; to go on, add --resume (in Python, resume=True)")
-        self.code = 128 + number
-
-
-DEFAULTS: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-"""What the signals that ask a program to stop do where nobody listens to them."""
-
-
-class Stop:
-    """Hears the signals that ask a program to stop; the second does what it does elsewhere, which is to stop at once.
-
-    Only where nobody else listens to them, and in the main thread: no other hears signals.
-    """
-
-    def __init__(self, listens: bool) -> None:
-        self.asked = 0
-        self._here = listens and threading.current_thread() is threading.main_thread()
-
-    def __enter__(self) -> "Stop":
-        self._set = [number for number, before in DEFAULTS.items() if signal.getsignal(number) == before]
-        for number in self._set if self._here else ():
-            signal.signal(number, self._hear)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._here and threading.current_thread() is threading.main_thread():
-            for number in self._set:
-                signal.signal(number, DEFAULTS[number])
-
-    def _hear(self, number: int, frame: Any) -> None:
-        self.asked = number
-        self.__exit__()
-        sys.stderr.write("stopping after this step; once more to stop at once\n")
 
 
 def train(session: Session, data: Split, dev: Split | None, taxonomy: Taxonomy) -> Iterator[Step | Epoch]:

@@ -19,8 +19,9 @@ from hill.taxonomy import Taxonomy
 from hill.train.checkpoint import Checkpoints
 from hill.train.files import tidy
 from hill.train.head import give_head_start
-from hill.train.loop import Epoch, Step, Stop, Stopped, train
+from hill.train.loop import Epoch, Step, train
 from hill.train.session import Session, Split
+from hill.train.stop import Stop, Stopped
 
 LOG_STEPS = 10
 

@@ -15,8 +15,8 @@ from hill.cli import app
 from hill.disk import claimed, is_claimed
 from hill.errors import CheckpointError
 from hill.train import Step
-from hill.train.loop import Stop, Stopped
 from hill.train.run import check_out
+from hill.train.stop import Stop, Stopped
 from tests.faults import tell, times
 from tests.faults.made import (
     check_whole,
