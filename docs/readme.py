@@ -2,7 +2,10 @@
 
 import json
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
+
+from hill.experiment.tables import TABLES
 
 ROOT = Path(__file__).parent.parent
 BEGIN, END = "<!-- results: made by docs/readme.py -->", "<!-- end of results -->"
@@ -30,6 +33,27 @@ def quality() -> str:
     models = {"TF-IDF + linear SVM (`linear`)": "linear_svm", "HILL": "hill"}
     rows = [[name, *(f"{100 * found[key][of]:.1f}" for of in QUALITY)] for name, key in models.items()]
     return table([f"`make demo`, test, one run ({link('experiments/results/demo.json')})", *QUALITY.values()], rows)
+
+
+def rivals(data: str) -> str:
+    """Every row of the main table that was run on a data set, at 0.5 and at one threshold tuned on dev."""
+    rows = []
+    for name, title in TABLES["main-table"].items():
+        folders = sorted((ROOT / f"experiments/results/{data}/runs").glob(f"{name}-[0-9]*"))
+        tests = [json.loads((folder / "run.json").read_text())["test"] for folder in folders]
+        if tests:
+            cells = [
+                of(tests, decoding, measure) for decoding in ("raw", "tuned") for measure in ("micro_f1", "macro_f1")
+            ]
+            rows.append([title, str(len(tests)), *cells])
+    head = [f"{data}, test, MiniLM", "seeds", "micro F1 at 0.5", "macro F1", "micro F1, tuned threshold", "macro F1"]
+    return table(head, rows)
+
+
+def of(tests: list[dict[str, Any]], decoding: str, measure: str) -> str:
+    """Mean and deviation over runs, in percent."""
+    values = [100 * test[decoding][measure] for test in tests]
+    return f"{mean(values):.1f} ± {stdev(values):.1f}" if values[1:] else f"{values[0]:.1f}"
 
 
 def speed() -> str:
@@ -67,7 +91,8 @@ def seconds(found: dict[str, Any]) -> str:
 def filled(text: str) -> str:
     """This README with the results of today."""
     before, _, rest = text.partition(BEGIN)
-    return f"{before}{BEGIN}\n{quality()}\n\n{speed()}\n{END}{rest.partition(END)[2]}"
+    parts = "\n\n".join((quality(), rivals("arxiv"), rivals("attack"), speed()))
+    return f"{before}{BEGIN}\n{parts}\n{END}{rest.partition(END)[2]}"
 
 
 if __name__ == "__main__":
