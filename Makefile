@@ -53,7 +53,7 @@ fuzz: $(VENV)/test ## give every reader many strange inputs
 audit: | $(BIN)/python ## look every pinned version up among known vulnerabilities: needs the network
 	$(BIN)/python -m venv $(VENV)/audit
 	$(VENV)/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
-	$(VENV)/audit/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip
+	$(VENV)/audit/bin/pip-audit --strict --requirement constraints.txt --no-deps --disable-pip
 
 lint: $(VENV)/test ## check style and types
 	$(BIN)/ruff check .
