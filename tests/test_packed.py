@@ -167,6 +167,17 @@ def test_an_epoch_of_packed_steps_is_random_and_whole(tiny_encoder: Path) -> Non
     assert np.concatenate(first).tolist() != np.concatenate(second).tolist()
 
 
+def test_the_plain_loop_draws_batches_at_random_and_the_fast_one_by_length(tiny_encoder: Path) -> None:
+    tokens = random_tokens(2, count=64)
+    data = Split(tokens, random_labels(2, count=64))
+    spread = {}
+    for plain in (False, True):
+        order = Steps(session(tiny_encoder, plain=plain), data).order(1)
+        assert sorted(np.concatenate(order).tolist()) == list(range(64))
+        spread[plain] = np.mean([np.ptp(tokens.lengths[batch]) for batch in order])
+    assert spread[True] > 3 * spread[False]
+
+
 def test_scores_of_packed_documents_are_those_of_padded_ones(tiny_encoder: Path) -> None:
     tokens = Tokens(random_tokens(5).ids % 20, random_tokens(5).starts)
     found = []
