@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors import SafetensorError
 from tokenizers import Tokenizer
 
 from hill.data import cache
@@ -70,6 +71,28 @@ def test_a_damaged_entry_is_made_again(tokenizer: Tokenizer, calls: Callable[[],
     file.write_bytes(file.read_bytes()[:50])
     assert same(cached(TEXTS, tokenizer, 6), first) and calls() == 2
     assert same(cached(TEXTS, tokenizer, 6), first) and calls() == 2
+
+
+@pytest.mark.parametrize("place", [-1, -300, -2_000])
+def test_a_bit_that_flipped_on_disk_is_seen(tokenizer: Tokenizer, calls: Callable[[], int], place: int) -> None:
+    first = cached(TEXTS, tokenizer, 6)
+    (file,) = (cache_folder() / "tokens").iterdir()
+    content = bytearray(file.read_bytes())
+    content[place] ^= 4
+    file.write_bytes(content)
+    assert same(cached(TEXTS, tokenizer, 6), first) and calls() == 2
+
+
+def test_a_full_disk_is_no_error_and_leaves_nothing(
+    tokenizer: Tokenizer, calls: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(content: Any, file: Path) -> None:
+        file.write_bytes(b"half")
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(cache, "save_file", fails)
+    assert same(cached(TEXTS, tokenizer, 6), tokenize(TEXTS, tokenizer, 6)) and calls() == 1
+    assert not list((cache_folder() / "tokens").iterdir())
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(

@@ -2,10 +2,12 @@
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
@@ -43,12 +45,12 @@ def cached_tokens(texts: Sequence[str], tokenizer: Tokenizer, max_length: int) -
     try:
         _write(file, join_tokens(parts), tokenizer.get_vocab_size())
         _prune(file.parent)
-    except OSError:
+    except (OSError, SafetensorError):
         pass
 
 
 def _key(texts: Sequence[str], tokenizer: Tokenizer, max_length: int) -> str:
-    found = hashlib.sha256(f"1 {max_length} {tokenizer.to_str()}".encode())
+    found = hashlib.sha256(f"2 {max_length} {tokenizer.to_str()}".encode())
     for text in texts:
         content = text.encode("utf-8", "surrogatepass")
         found.update(len(content).to_bytes(8, "little"))
@@ -59,6 +61,8 @@ def _key(texts: Sequence[str], tokenizer: Tokenizer, max_length: int) -> str:
 def _read(file: Path) -> Tokens | None:
     try:
         content = load_file(file)
+        if not np.array_equal(content.pop("sum"), _sum(content)):
+            return None
         os.utime(file)
         return Tokens(content["ids"], content["starts"], int(content["truncated"][0]))
     except (OSError, SafetensorError, KeyError):
@@ -69,8 +73,20 @@ def _write(file: Path, tokens: Tokens, vocabulary: int) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     draft = file.with_name(f".{file.name}.{os.getpid()}")
     ids = tokens.ids.astype(np.uint16 if vocabulary <= 1 << 16 else np.int32)
-    save_file({"ids": ids, "starts": tokens.starts, "truncated": np.array([tokens.truncated])}, draft)
-    draft.rename(file)
+    content = {"ids": ids, "starts": tokens.starts, "truncated": np.array([tokens.truncated])}
+    try:
+        save_file({**content, "sum": _sum(content)}, draft)
+        draft.rename(file)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _sum(content: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.uint8]:
+    """SHA-256 of what an entry holds: a bit that flips on disk must not become another word."""
+    found = hashlib.sha256()
+    for name in sorted(content):
+        found.update(content[name].tobytes())
+    return np.frombuffer(found.digest(), dtype=np.uint8)
 
 
 def _prune(folder: Path) -> None:
