@@ -208,6 +208,8 @@ def test_an_epoch_has_every_document_once_and_its_seed_fixes_it() -> None:
 def test_folders_appear_whole(tmp_path: Path) -> None:
     target = tmp_path / "model"
     write_folder(target, {"w.safetensors": {"a": torch.ones(2)}}, {"a/b.json": {"x": 1}})
+    (target.parent / "usual").touch()
+    assert {file.stat().st_mode for file in target.rglob("*.*")} == {(target.parent / "usual").stat().st_mode}
     check_folder(target)
     assert not list(tmp_path.glob(".*"))
     (target / "log.jsonl").write_text("kept")

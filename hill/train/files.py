@@ -61,6 +61,8 @@ def _fill(draft: Path, tensors: Mapping[str, Mapping[str, Tensor]], documents: M
         (draft / name).write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     sums = {str(file.relative_to(draft)): sum_of(file) for file in sorted(draft.rglob("*")) if file.is_file()}
     (draft / SUMS).write_text(json.dumps(sums, indent=1) + "\n")
+    for name in tensors:
+        (draft / name).chmod((draft / SUMS).stat().st_mode)  # else they are for their owner alone
 
 
 def _put_in_place(draft: Path, folder: Path) -> None:
