@@ -44,6 +44,8 @@ def clients(server: Process, answers: list[int], count: int) -> Callable[[], Non
                 answers.append(ask(server, TEXTS[0]).status_code)
             except requests.ConnectionError:
                 return
+            except requests.exceptions.ChunkedEncodingError:  # half an answer, of a server that was killed
+                return
 
     threads = [threading.Thread(target=keep_asking) for _ in range(count)]
     for thread in threads:
