@@ -16,13 +16,20 @@ UNREADABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u20
 """What breaks a line, moves a terminal's cursor, turns the direction of writing, or is no character."""
 
 
+def escaped(text: str, but: str = "") -> str:
+    """Text in which what cannot be read is a visible escape, but for these characters."""
+    return UNREADABLE.sub(
+        lambda found: found[0] if found[0] in but else found[0].encode("unicode_escape").decode(), text
+    )
+
+
 def one_line(text: str) -> str:
     r"""Text as one line that can be read: what cannot be shown is escaped, and what is too long loses its middle.
 
     >>> one_line("label 'a\x1b' of\n  a file")
     "label 'a\\x1b' of a file"
     """
-    shown = UNREADABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), BREAK.sub(" ", text))
+    shown = escaped(BREAK.sub(" ", text))
     return shown if len(shown) <= LONGEST else f"{shown[: LONGEST // 2]} … {shown[-LONGEST // 3 :]}"
 
 

@@ -2,21 +2,16 @@
 
 import json
 import os
-import re
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from hill.errors import CheckpointError
+from hill.errors import CheckpointError, escaped
 
 TEXTS = (".json", ".txt", ".model")
 """Ends of the names of files that are read as a whole."""
 MOST_TEXT = 256 << 20
 """Most bytes of such a file; the largest tokenizers have 40 million."""
-
-
-STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""Control characters but tab and newline; escape sequences begin with one."""
 
 
 def check_model(folder: Path) -> None:
@@ -77,7 +72,7 @@ def shown(text: str) -> str:
     >>> shown("red \\x1b[31m and a bell \\x07, but\\ttabs and\\nlines stay")
     'red \\\\x1b[31m and a bell \\\\x07, but\\ttabs and\\nlines stay'
     """
-    return STEERING.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return escaped(text, but="\t\n")
 
 
 def _check_names(names: Any, file: Path) -> None:

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import typer
 
 from hill.errors import HillError
-from hill.guard import shown
 
 app = typer.Typer(
     help="Classify text into a taxonomy.", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False
@@ -34,7 +33,7 @@ def main() -> None:
     try:
         app()
     except HillError as error:
-        sys.stderr.write(f"hill: {shown(str(error))}\n")
+        sys.stderr.write(f"hill: {error}\n")
         raise SystemExit(2) from None
 
 

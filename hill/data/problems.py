@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-from hill.errors import DataError
+from hill.errors import DataError, one_line
 
 EXAMPLES = 20
 
@@ -49,11 +49,6 @@ class Problem:
         return f"{self.message}{place}"
 
 
-def shown(text: str) -> str:
-    """A text as an error would show it: on one line, and of characters that can be printed."""
-    return str(DataError(text))
-
-
 def refuse(problem: Problem) -> None:
     """Raise what makes a document unusable; let warnings pass."""
     if problem.severity == "error":
@@ -87,7 +82,8 @@ class Problems:
                 "title": title,
                 "count": self.counts[kind],
                 "examples": [
-                    {"file": shown(p.file), "line": p.line, "message": shown(p.message)} for p in self.examples[kind]
+                    {"file": one_line(p.file), "line": p.line, "message": one_line(p.message)}
+                    for p in self.examples[kind]
                 ],
             }
             for kind, title in TITLES.items()
