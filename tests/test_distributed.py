@@ -1,5 +1,6 @@
 """Several ranks: they do what one process does with the same batches, and what a killed rank leaves can be resumed."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -22,6 +23,7 @@ import hill.nn.keep
 from hill.classifier import HillClassifier
 from hill.cli import app
 from hill.data.documents import label_documents
+from hill.disk import LOCK
 from hill.errors import ConfigError, HillError
 from hill.models import MODELS
 from hill.nn.across import is_shared, whole
@@ -311,6 +313,28 @@ def test_a_killed_rank_ends_the_job_and_the_last_checkpoint_resumes(encoder: Pat
     log = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     assert [line["ranks"] for line in log if "resumed" in line] == [1]
     assert (out / "config.json").exists() and not (out / "checkpoints").exists()
+
+
+def test_the_folder_that_the_main_rank_has_claimed_is_no_error_of_another(
+    encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    (tmp_path / "taxonomy.json").write_text(json.dumps(taxonomy_document(animals_taxonomy())))
+    out.mkdir()
+    with (out / LOCK).open("w") as lock:
+
+        def join_late(device: str) -> Ranks:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return Ranks(1, 2)
+
+        def read_nothing(*_: object) -> None:
+            raise HillError("this rank goes on")
+
+        monkeypatch.setattr("hill.train.ranks.join", join_late)
+        monkeypatch.setattr("hill.data.read_data", read_nothing)
+        words = ["train", "nothing", "--taxonomy", str(tmp_path / "taxonomy.json"), "--out", str(out)]
+        result = CliRunner().invoke(app, [*words, "--model", "flat", "--encoder", str(encoder)])
+    assert str(result.exception) == "this rank goes on"
 
 
 def test_alone_nothing_is_shared() -> None:

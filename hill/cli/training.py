@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -31,7 +31,6 @@ def train(
     """Train a model and save it. `hill settings` lists every setting."""
     from hill.classifier import GROUPS, HillClassifier
     from hill.data import read_data
-    from hill.disk import claimed
     from hill.errors import ConfigError
     from hill.settings import read_settings
     from hill.taxonomy import read_taxonomy
@@ -53,9 +52,9 @@ def train(
         name = old
     classifier = HillClassifier(read_taxonomy(taxonomy, language), name, settings)
     check_out(out, resume)
-    ranks = join(classifier.train_config.device)
-    with _resumable(), claimed(out) if ranks.is_main else nullcontext():
-        check_out(out, resume)
+    with _resumable(), (ranks := join(classifier.train_config.device)).claiming(out):
+        if ranks.is_main:  # the others find it claimed
+            check_out(out, resume)
         documents = read_data(data, classifier.taxonomy)
         with training_bar(classifier.train_config.metric, shown=ranks.is_main) as bar:
             for report in classifier.training(documents, out, resume, tensorboard):

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,10 +16,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from hill.disk import claimed
 from hill.errors import ConfigError, HillError
 from hill.extras import need
 from hill.models import HTCModel
 from hill.nn.across import Shares, sharing, whole
+from hill.train.stop import Stopped
 from hill.types import IntArray, Output
 
 Value = TypeVar("Value")
@@ -108,6 +111,10 @@ class Ranks:
                     "give every rank the same files, settings and versions"
                 )
 
+    def claiming(self, folder: Path) -> AbstractContextManager[None]:
+        """While this lasts no other training may write there; the main rank claims it for all."""
+        return claimed(folder) if self.is_main else nullcontext()
+
     @contextmanager
     def watching(self) -> Iterator[None]:
         """While this lasts, that another rank ended is an error that says how to go on."""
@@ -170,7 +177,7 @@ def _on_stop(handler: Any) -> None:
 
 def _stop(number: int, frame: Any) -> None:
     who = f"rank {_joined.rank} of {_joined.count}"
-    raise HillError(f"{who} was told to stop: another rank ended, or the job was cancelled; {REMEDY}")
+    raise Stopped(number, f"{who} was told to stop: another rank ended, or the job was cancelled; {REMEDY}")
 
 
 class _Learner(nn.Module):

@@ -4,14 +4,13 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from hill.disk import LOCK, cannot_write, claimed, is_claimed
+from hill.disk import LOCK, cannot_write, is_claimed
 from hill.errors import CheckpointError, ConfigError
 from hill.extras import need
 from hill.models import VectorModel
@@ -24,6 +23,7 @@ from hill.train.session import Session, Split
 from hill.train.stop import Stop, Stopped
 
 LOG_STEPS = 10
+GO_ON = "to go on, add --resume (in Python, resume=True)"
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def run(
     ranks.check_same(facts)
     checkpoints = Checkpoints(out / "checkpoints", facts)
     board = need("torch.utils.tensorboard", "track", "--tensorboard") if tensorboard else None
-    with claimed(out) if ranks.is_main else nullcontext(), ranks.watching():
+    with ranks.claiming(out), ranks.watching():
         log = Log(out / "log.jsonl", board) if ranks.is_main else None
         if resume and checkpoints.resume(session):
             if log:
@@ -102,7 +102,7 @@ def run(
                 if stop.asked:
                     session.watch.read(session.progress, data)
                     checkpoints.save(session)
-                    raise Stopped(stop.asked, session.progress.step)
+                    raise Stopped(stop.asked, f"stopped after step {session.progress.step:,}; {GO_ON}")
         checkpoints.load_best(session)
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal ended a training after the step under way, and its checkpoint is on disk."""
+    """A signal ended a training that can be resumed; no Exception, which could be taken for a fault of the step."""
 
-    def __init__(self, number: int, step: int) -> None:
-        super().__init__(f"stopped after step {step:,}; to go on, add --resume (in Python, resume=True)")
+    def __init__(self, number: int, message: str) -> None:
+        super().__init__(message)
         self.code = 128 + number
 
 
