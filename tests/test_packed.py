@@ -167,15 +167,25 @@ def test_an_epoch_of_packed_steps_is_random_and_whole(tiny_encoder: Path) -> Non
     assert np.concatenate(first).tolist() != np.concatenate(second).tolist()
 
 
-def test_the_plain_loop_draws_batches_at_random_and_the_fast_one_by_length(tiny_encoder: Path) -> None:
-    tokens = random_tokens(2, count=64)
-    data = Split(tokens, random_labels(2, count=64))
-    spread = {}
-    for plain in (False, True):
-        order = Steps(session(tiny_encoder, plain=plain), data).order(1)
-        assert sorted(np.concatenate(order).tolist()) == list(range(64))
-        spread[plain] = np.mean([np.ptp(tokens.lengths[batch]) for batch in order])
-    assert spread[True] > 3 * spread[False]
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_a_training_on_a_cpu_reads_documents_by_length_and_learns_the_same(
+    tiny_encoder: Path, pooling: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hill.nn.text.TOKENS", 60)
+    tokens = Tokens(random_tokens(5).ids % 20, random_tokens(5).starts)
+    data, read, found = Split(tokens, random_labels(5)), [], []
+    for plain in (True, False):
+        steps = Steps(session(tiny_encoder, plain=plain), data)
+        text: Any = steps.session.model.train().text
+        text.pooling = pooling
+        text.encoder.register_forward_pre_hook(
+            lambda _, __, given: read.append(given["input_ids"].shape), with_kwargs=True
+        )
+        found.append([steps.take([np.array([0, 3, 5, 1, 8])]).loss.item() for _ in range(3)])
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
+    whole, parts = read[:3], read[3 : 3 + (len(read) - 3) // 3]
+    assert {tuple(shape) for shape in whole} == {(5, padded_length(max(tokens.lengths[[0, 3, 5, 1, 8]])))}
+    assert [tuple(shape) for shape in parts] == [(2, 30), (3, 25)]  # documents of 30, 25, 25, 21 and 16 tokens
 
 
 def test_scores_of_packed_documents_are_those_of_padded_ones(tiny_encoder: Path) -> None:

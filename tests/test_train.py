@@ -193,14 +193,12 @@ def test_rates_rise_and_fall() -> None:
 
 def test_an_epoch_has_every_document_once_and_its_seed_fixes_it() -> None:
     lengths = np.random.default_rng(0).integers(3, 60, 1_000)
-    order = training_order(lengths, 16, seed=1, epoch=2)
+    order = training_order(1_000, 16, seed=1, epoch=2)
     assert sorted(np.concatenate(order).tolist()) == list(range(1_000)) and max(map(len, order)) == 16
-    again = training_order(lengths, 16, seed=1, epoch=2)
+    again = training_order(1_000, 16, seed=1, epoch=2)
     assert all(np.array_equal(a, b) for a, b in zip(order, again, strict=True))
-    other = training_order(lengths, 16, seed=1, epoch=3)
+    other = training_order(1_000, 16, seed=1, epoch=3)
     assert not all(np.array_equal(a, b) for a, b in zip(order, other, strict=True))
-    waste = sum(padded_length(int(lengths[b].max())) * len(b) for b in order) / lengths.sum()
-    assert waste < 1.35
     assert np.concatenate(reading_order(lengths, 7)).tolist() == np.argsort(-lengths, kind="stable").tolist()
     assert [padded_length(n) for n in (1, 8, 9, 512, 600)] == [8, 8, 16, 512, 600]
 

@@ -11,8 +11,6 @@ from hill.data.tokens import Tokens
 from hill.types import Batch, IntArray
 
 LENGTHS = np.array([8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512])
-POOL = 50
-"""Batches drawn together: large enough to sort by length, small enough to keep an epoch's order random."""
 
 
 def padded_length(longest: int) -> int:
@@ -21,18 +19,13 @@ def padded_length(longest: int) -> int:
     return int(LENGTHS[place]) if place < len(LENGTHS) else longest
 
 
-def training_order(lengths: IntArray, size: int, seed: int, epoch: int, by_length: bool = True) -> list[IntArray]:
-    """The documents of each batch of an epoch: every document once, shuffled; by length, similar lengths together."""
-    draw = np.random.default_rng([seed, epoch])
-    order = draw.permutation(len(lengths))
-    if not by_length:
-        return [order[i : i + size] for i in range(0, len(order), size)]
-    batches: list[IntArray] = []
-    for start in range(0, len(order), size * POOL):
-        pool = order[start : start + size * POOL]
-        pool = pool[np.argsort(lengths[pool], kind="stable")]
-        batches.extend(pool[i : i + size] for i in range(0, len(pool), size))
-    return [batches[i] for i in draw.permutation(len(batches))]
+def training_order(count: int, size: int, seed: int, epoch: int) -> list[IntArray]:
+    """The documents of each batch of an epoch: every document once, shuffled.
+
+    Batches of documents that are alike in length would need less padding, but a model learns less from them.
+    """
+    order = np.random.default_rng([seed, epoch]).permutation(count)
+    return [order[i : i + size] for i in range(0, count, size)]
 
 
 def reading_order(lengths: IntArray, size: int, budget: int = 0) -> list[IntArray]:

@@ -26,9 +26,7 @@ class Taken:
 
 
 class Steps:
-    """Batches of similar length, padded to a few lengths."""
-
-    by_length = True
+    """Batches padded to a few lengths."""
 
     def __init__(self, session: Session, data: Split) -> None:
         self.session = session
@@ -42,8 +40,7 @@ class Steps:
     def order(self, epoch: int) -> list[IntArray]:
         """The documents of each batch of an epoch."""
         config = self.session.config
-        by_length = self.by_length and not config.plain
-        return training_order(self.data.tokens.lengths, config.batch_size, config.seed, epoch, by_length)
+        return training_order(len(self.data), config.batch_size, config.seed, epoch)
 
     def take(self, group: list[IntArray]) -> Taken:
         """One step on these batches, whose gradients are added up."""
@@ -116,9 +113,7 @@ class Steps:
 
 
 class PackedSteps(Steps):
-    """Packed batches, gathered on the device where all documents live; any order costs the same, so it is random."""
-
-    by_length = False
+    """Packed batches, gathered on the device where all documents live."""
 
     def __init__(self, session: Session, data: Split) -> None:
         self.resident = Resident(data.tokens, data.labels, session.pad, session.device, session.model.listed)
