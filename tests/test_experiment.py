@@ -181,6 +181,15 @@ def test_tables_have_the_rows_of_the_paper() -> None:
     assert [row.settings["model"]["height"] for row in table_rows("heights", None)] == [1, 2, 3, 4, 5, 6]
 
 
+def test_the_questions_that_the_paper_leaves_open_are_rows() -> None:
+    rows = {row.name: row for row in table_rows("questions", ROOT / "experiments" / "arxiv")}
+    small, stages, own = rows["hill-rcnn"], rows["hill-two-stages"], rows["hill"]
+    assert (small.model, small.settings["model"]["text"]) == ("hill", "rcnn")
+    assert small.settings["train"] == rows["textrcnn"].settings["train"]
+    assert (stages.settings["train"]["stages"], own.settings["train"]["stages"]) == ("two", "one")
+    assert stages.settings["model"] == own.settings["model"] and own.settings["model"]["contrast"] > 0
+
+
 @pytest.mark.parametrize(
     ("name", "batch", "rate", "height", "weight", "pooling"),
     [("wos", 24, 1e-3, 3, 0.001, "sum"), ("rcv1", 16, 1e-4, 2, 0.1, "mean"), ("nyt", 24, 1e-4, 3, 0.3, "sum")],

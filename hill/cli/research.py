@@ -11,7 +11,7 @@ from hill.cli.common import Json, app
 
 @app.command()
 def experiment(
-    name: Annotated[str, typer.Argument(help="main-table, ablation, heights, trees or cost.")],
+    name: Annotated[str, typer.Argument(help="main-table, ablation, heights, trees, questions or cost.")],
     data: Annotated[Path, typer.Option(help="Folder with train, dev and test files.")],
     out: Annotated[Path, typer.Option(help="Folder for runs, tables and figures; experiments may share it.")],
     taxonomy: Annotated[Path | None, typer.Option(help="Default: the file taxonomy.* of the data folder.")] = None,

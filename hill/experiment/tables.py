@@ -51,6 +51,8 @@ DIFFERENCES: dict[str, Difference] = {
     "hill-no-contrast": Difference("hill", "hill", {"model": {"contrast": 0.0}}),
     **{f"hill-height-{height}": Difference("hill", "hill", {"model": {"height": height}}) for height in HEIGHTS},
     **{f"hill-tree-{method}": Difference("hill", "hill", {"model": {"method": method}}) for method in TREES},
+    "hill-rcnn": Difference("textrcnn", "hill", RCNN),
+    "hill-two-stages": Difference("hill", "hill", {"train": {"stages": "two", "contrast_epochs": 1}}),
     "hill-timed": Difference("hill", "hill", TIMED),
     "hgclr-timed": Difference("hgclr", "hgclr", {"model": {"layers": 2}, **TIMED}),
 }
@@ -81,6 +83,13 @@ TABLES: dict[str, dict[str, str]] = {
     },
     "heights": {f"hill-height-{height}": f"K = {height}" for height in HEIGHTS},
     "trees": {f"hill-tree-{method}": f"{method} tree" for method in TREES},
+    "questions": {
+        "textrcnn": "TextRCNN",
+        "hill-rcnn": "HILL on TextRCNN",
+        "flat": "BERT",
+        "hill-two-stages": "HILL, contrast first",
+        "hill": "HILL",
+    },
     "cost": {"hill-timed": "HILL", "hgclr-timed": "HGCLR"},
 }
 """Titles as in the paper, where BERT stands for whatever encoder is used."""
