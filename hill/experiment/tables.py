@@ -17,6 +17,7 @@ class Difference:
 HEIGHTS = range(1, 7)
 TREES = ("paper", "authors", "refined", "random", "taxonomy")
 RCNN: Groups = {"model": {"text": "rcnn"}}
+TWO_STAGES: Groups = {"train": {"stages": "two", "contrast_epochs": 1, "head_start": "off"}}
 TIMED: Groups = {
     "train": {
         "batch_size": 16,
@@ -52,7 +53,7 @@ DIFFERENCES: dict[str, Difference] = {
     **{f"hill-height-{height}": Difference("hill", "hill", {"model": {"height": height}}) for height in HEIGHTS},
     **{f"hill-tree-{method}": Difference("hill", "hill", {"model": {"method": method}}) for method in TREES},
     "hill-rcnn": Difference("textrcnn", "hill", RCNN),
-    "hill-two-stages": Difference("hill", "hill", {"train": {"stages": "two", "contrast_epochs": 1}}),
+    "hill-two-stages": Difference("hill", "hill", TWO_STAGES),
     "hill-timed": Difference("hill", "hill", TIMED),
     "hgclr-timed": Difference("hgclr", "hgclr", {"model": {"layers": 2}, **TIMED}),
 }
