@@ -109,11 +109,14 @@ def test_errors_are_one_line_whatever_they_quote() -> None:
     assert len(long) < 2_000 and long.startswith("first words") and long.endswith("last words")
 
 
-def test_a_number_gives_the_same_input_again() -> None:
+def test_a_number_gives_the_same_input_again(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.fuzz.readers import readers
 
+    every = [reader for name, reader in readers().items() if name not in ("model", "checkpoint")]
+    once = [[mutation(reader, 3, n) for n in range(5)] for reader in every]
+    monkeypatch.setattr(time, "time", lambda: 2e9)
+    assert once == [[mutation(reader, 3, n) for n in range(5)] for reader in every], "the time is not in it"
     reader = readers()["taxonomy-json"]
-    assert [mutation(reader, 3, n) for n in range(20)] == [mutation(reader, 3, n) for n in range(20)]
     assert len({str(mutation(reader, 3, n)) for n in range(20)}) > 15
 
 

@@ -134,7 +134,7 @@ def test_files_that_are_not_data(tmp_path: Path) -> None:
         ("t.jsonl", b'{"text": "x", "labels": ["Plant"]}', "'Plant' is not in the taxonomy; did you mean 'Plants'?"),
         ("t.jsonl", b'{"text": "x", "labels": "Others"}', "belongs to 2 labels; use an id"),
         ("t.jsonl", b'{"text": "x", "labels": "[oops"}', r"label '\[oops' is not in the taxonomy"),
-        ("t.jsonl.gz", gzip.compress(b'{"text": "x", "labels": []}\n' * 9)[:-9], "the file cannot be read on"),
+        ("t.jsonl.gz", gzip.compress(b'{"text": "x", "labels": []}\n' * 9, mtime=0)[:-9], "the file cannot be read on"),
         ("t.csv", b"text,labels\nx,p\ny\n", r"1 columns; the header has 2 \(text, labels\) \(line 3"),
         ("t.csv", b"text,labels\nx,p\n\xe9,p\n", r"byte 0xe9 is not UTF-8; save the file as UTF-8 \(line 3"),
         ("t.csv", b"words,labels\nx,p\n", "no 'text'; the record has 'words', 'labels'"),

@@ -139,9 +139,9 @@ def test_many_labels_take_seconds() -> None:
              tuple(f"d{i // 12}" if (i // 12) % 3 else parent for parent in label.parents))
              for i, label in enumerate(labels)]  # fmt: skip
     a, b = Taxonomy(labels), Taxonomy([other[i] for i in draw.permutation(n)])
-    start = time.perf_counter()
+    start = time.process_time()
     found = diff(a, b)
-    assert time.perf_counter() - start < 30
+    assert time.process_time() - start < 30
     assert len(found.kept) == -(-n // 3) and len(found.recoded) > n // 10
 
 

@@ -1,8 +1,11 @@
 """Preparing the research data sets: what the three share, and what their own tests use."""
 
+import gzip
 import io
 import json
+import lzma
 import tarfile
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -48,7 +51,8 @@ def fails(name: str, source: Path, match: str) -> None:
 def write_stories(source: Path, stories: dict[str, bytes], archive: Path | None) -> None:
     """The stories as files, or in an archive after a link to the first of them."""
     if archive:
-        with tarfile.open(archive, "w:xz" if archive.suffix == ".xz" else "w:gz") as tar:
+        pack = lzma.LZMAFile if archive.suffix == ".xz" else partial(gzip.GzipFile, mtime=0)
+        with pack(archive, mode="w") as packed, tarfile.open(fileobj=packed, mode="w") as tar:
             link = tarfile.TarInfo("elsewhere/" + next(iter(stories)).rpartition("/")[2])
             link.type, link.linkname = tarfile.SYMTYPE, next(iter(stories))
             tar.addfile(link)

@@ -2,6 +2,7 @@
 
 import gzip
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ def rcv1_stories() -> dict[str, bytes]:
 
 def write_rcv1(source: Path, form: str) -> None:
     suffix = ".gz" if form == "tar.xz" else ""
-    pack: Callable[[bytes], bytes] = gzip.compress if suffix else bytes
+    pack: Callable[[bytes], bytes] = partial(gzip.compress, mtime=0) if suffix else bytes
     ids = range(2261, 2301)
     topics = [f"{topic} {n} 1\n" for n in ids for topic in RCV1_TOPICS[n % 3]] + ["C11 5 1\n"]
     train = "".join(f".I {n}\n.W\ntoken .I 9 {n}\n\n" for n in ids if n <= 2285)

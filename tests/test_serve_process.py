@@ -54,8 +54,8 @@ class Process:
     def end(self, number: int = signal.SIGTERM) -> list[dict[str, Any]]:
         """Ask it to end, and give its log when it has."""
         self.process.send_signal(number)
-        assert self.process.wait(20) == 0
-        self._reader.join(5)
+        assert self.process.wait(60) == 0
+        self._reader.join(60)
         return [json.loads(line) for line in self.lines]
 
 
@@ -89,7 +89,7 @@ def test_clients_at_once_get_their_own_answers(server: Process, folder: Path) ->
     classifier = OnnxClassifier.load(folder)
 
     def ask(text: str) -> Any:
-        return requests.post(f"{server.url}/v1/predict", json={"text": text}, timeout=20).json()["predictions"][0]
+        return requests.post(f"{server.url}/v1/predict", json={"text": text}, timeout=60).json()["predictions"][0]
 
     expected = [one_by_one(classifier, text) for text in TEXTS]
     with ThreadPoolExecutor(16) as pool:
@@ -99,12 +99,12 @@ def test_clients_at_once_get_their_own_answers(server: Process, folder: Path) ->
 def test_annif_as_its_http_backend_asks(server: Process, folder: Path) -> None:
     """The requests of Annif's http backend: the project is asked for at the endpoint without its end."""
     endpoint, headers = f"{server.url}/v1/projects/animals/suggest", {"User-Agent": "Annif/1.4.3"}
-    project = requests.get(endpoint.replace("/suggest", ""), headers=headers, timeout=20)
+    project = requests.get(endpoint.replace("/suggest", ""), headers=headers, timeout=60)
     project.raise_for_status()
     assert project.json()["is_trained"] is True
     changed = np.datetime64(project.json()["modification_time"].removesuffix("+00:00"))
-    assert abs((np.datetime64("now") - changed) / np.timedelta64(1, "s")) < 600
-    answer = requests.post(endpoint, data={"text": TEXTS[0], "project": "animals"}, headers=headers, timeout=20)
+    assert abs((np.datetime64("now") - changed) / np.timedelta64(1, "s")) < 1500
+    answer = requests.post(endpoint, data={"text": TEXTS[0], "project": "animals"}, headers=headers, timeout=60)
     answer.raise_for_status()
     response = answer.json()
     hits = {hit["uri"]: hit["score"] for hit in response["results"] if hit["score"] > 0.0}
@@ -119,11 +119,11 @@ def test_random_bodies_are_answered_or_refused(server: Process) -> None:
     with requests.Session() as session:
         for number in range(BODIES):
             body, kind = random_body(draw, number)
-            answer = session.post(server.url + kind[0], data=body, headers={"Content-Type": kind[1]}, timeout=20)
+            answer = session.post(server.url + kind[0], data=body, headers={"Content-Type": kind[1]}, timeout=60)
             assert answer.status_code in STATUSES, (body, answer.text)
             assert answer.status_code == 200 or [*answer.json()] == ["detail"]
             seen.add(answer.status_code)
-        assert session.get(f"{server.url}/readyz", timeout=20).status_code == 200
+        assert session.get(f"{server.url}/readyz", timeout=60).status_code == 200
     assert {200, 404, 422} <= seen
 
 
@@ -158,7 +158,7 @@ def test_the_api_is_as_its_description_says(server: Process) -> None:
         @given(case=allowed | other)
         def ask(case: Case) -> None:
             asked.add(case.path)
-            case.call_and_validate(timeout=20)
+            case.call_and_validate(timeout=60)
 
         ask()
     assert {"/v1/predict", "/v1/taxonomy", "/v1/projects/{project_id}/suggest"} <= asked
@@ -166,17 +166,17 @@ def test_the_api_is_as_its_description_says(server: Process) -> None:
 
 def test_a_signal_to_end_lets_accepted_work_finish_and_the_log_holds_no_text(folder: Path) -> None:
     """Requests wait for their batch when the signal comes; they are answered, and then the server is gone."""
-    with running(folder, "--wait-ms", 1500) as server, ThreadPoolExecutor(4) as pool:
+    with running(folder, "--wait-ms", 5000) as server, ThreadPoolExecutor(4) as pool:
         maps = Path(f"/proc/{server.process.pid}/maps")
         assert not maps.exists() or "libtorch" not in maps.read_text(), "an exported model needs no torch"
-        requests.get(f"{server.url}/v1/taxonomy", params={"search": "secret"}, timeout=20)
-        requests.post(f"{server.url}/v1/predict", json={"text": "secret", "secret": 1}, timeout=20)
+        requests.get(f"{server.url}/v1/taxonomy", params={"search": "secret"}, timeout=60)
+        requests.post(f"{server.url}/v1/predict", json={"text": "secret", "secret": 1}, timeout=60)
         url = f"{server.url}/v1/predict"
-        answers = [pool.submit(requests.post, url, json={"texts": ["wing secret"] * 2}, timeout=20) for _ in range(4)]
-        while "hill_queue_texts 8.0" not in requests.get(f"{server.url}/metrics", timeout=20).text:
+        answers = [pool.submit(requests.post, url, json={"texts": ["wing secret"] * 2}, timeout=60) for _ in range(4)]
+        while "hill_queue_texts 8.0" not in requests.get(f"{server.url}/metrics", timeout=60).text:
             assert not any(answer.done() for answer in answers)
         log = server.end()
-        assert [answer.result(20).status_code for answer in answers] == [200] * 4
+        assert [answer.result(60).status_code for answer in answers] == [200] * 4
         with pytest.raises(requests.ConnectionError):
             requests.get(f"{server.url}/healthz", timeout=5)
     assert log[0]["message"] == "listening" and log[-1]["message"] == "ended"
@@ -188,8 +188,8 @@ def test_a_signal_to_end_lets_accepted_work_finish_and_the_log_holds_no_text(fol
 def test_a_key_in_the_environment_and_the_other_signal(folder: Path) -> None:
     with running(folder, "--host", "0.0.0.0", HILL_API_KEY="s3cret") as server:
         url = server.url.replace("0.0.0.0", "127.0.0.1")
-        assert requests.get(f"{url}/v1/models", timeout=20).status_code == 401
-        assert requests.get(f"{url}/v1/models", headers={"X-API-Key": "s3cret"}, timeout=20).status_code == 200
+        assert requests.get(f"{url}/v1/models", timeout=60).status_code == 401
+        assert requests.get(f"{url}/v1/models", headers={"X-API-Key": "s3cret"}, timeout=60).status_code == 200
         assert "s3cret" not in json.dumps(server.end(signal.SIGINT))
 
 

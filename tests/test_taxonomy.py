@@ -183,8 +183,8 @@ def test_parents_may_repeat_and_come_later() -> None:
 def test_deep_and_wide_taxonomies_stay_linear() -> None:
     chain = Taxonomy(Label(f"l{i}", "x", (f"l{i - 1}",) if i else ()) for i in range(10_000))
     assert len(chain.levels) == 10_000
-    start = time.perf_counter()
+    start = time.process_time()
     closed = chain.closures(csr_array(([True], ([0], [9_999])), shape=(1, 10_000)))
-    assert closed.nnz == 10_000 and time.perf_counter() - start < 10
+    assert closed.nnz == 10_000 and time.process_time() - start < 10
     star = Taxonomy(Label(f"l{i}", "x", ("l0",) if i else ()) for i in range(100_000))
     assert len(star.children(0)) == 99_999

@@ -20,7 +20,9 @@ from hill.engines import Bulk
 from hill.predictor import Scored
 from hill.taxonomy import write_taxonomy
 from hill.train import Step
+from hill.train.checkpoint import Checkpoints
 from hill.train.files import check_folder
+from hill.train.session import Session
 from tests.conftest import animals_taxonomy, toy_documents
 from tests.test_engines_made import Slow
 from tests.test_train import classifier, toy_data
@@ -45,11 +47,11 @@ def learn(encoder: Path, out: Path, resume: bool = False, **train: Any) -> None:
 
 
 def learn_slowly(encoder: Path, out: Path) -> None:
-    """The training, with a rest after each step."""
+    """The training, with a long rest after each step but the first."""
     torch.set_num_threads(1)
     model = tiny(encoder)
     for report in model.training(toy_data(model.taxonomy), out):
-        time.sleep(0.2 * isinstance(report, Step))
+        time.sleep(60 * (isinstance(report, Step) and report.step > 1))
 
 
 def write_data(folder: Path) -> list[str]:
@@ -73,6 +75,19 @@ def command(arguments: Sequence[str], errors: Path) -> None:
         os.dup2(file.fileno(), 2)
     sys.argv = ["hill", *arguments]
     main()
+
+
+def held(arguments: Sequence[str], errors: Path, go: Path) -> None:
+    """The same, but after the checkpoint of a step it waits until there is this file."""
+    save = Checkpoints.save
+
+    def hold(checkpoints: Checkpoints, session: Session) -> None:
+        save(checkpoints, session)
+        while session.progress.step and not go.exists():
+            time.sleep(0.005)
+
+    Checkpoints.save = hold  # type: ignore[method-assign]
+    command(arguments, errors)
 
 
 class Dawdling(Slow):

@@ -32,7 +32,7 @@ def model(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ask(server: Process, text: str) -> Any:
-    return requests.post(f"{server.url}/v1/predict", json={"text": text}, timeout=20)
+    return requests.post(f"{server.url}/v1/predict", json={"text": text}, timeout=60)
 
 
 def clients(server: Process, answers: list[int], count: int) -> Callable[[], None]:
@@ -50,7 +50,7 @@ def clients(server: Process, answers: list[int], count: int) -> Callable[[], Non
     threads = [threading.Thread(target=keep_asking) for _ in range(count)]
     for thread in threads:
         thread.start()
-    return lambda: [thread.join(30) for thread in threads].clear()
+    return lambda: [thread.join(120) for thread in threads].clear()
 
 
 def test_a_server_told_to_end_answers_what_it_took_on(model: Path) -> None:
@@ -59,7 +59,7 @@ def test_a_server_told_to_end_answers_what_it_took_on(model: Path) -> None:
         answers: list[int] = []
         with running(model, "--wait-ms", 30) as server:
             wait = clients(server, answers, 6)
-            while not answers:
+            while answers.count(200) <= 6:
                 time.sleep(0.01)
             time.sleep(draw.uniform(0.1, 0.6))
             log = server.end(signal.SIGTERM)

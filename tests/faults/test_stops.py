@@ -22,6 +22,7 @@ from tests.faults.made import (
     check_whole,
     command,
     end,
+    held,
     learn,
     learn_slowly,
     lost,
@@ -40,10 +41,12 @@ def test_the_command_stops_after_the_step_and_says_how_to_go_on(
 ) -> None:
     given = [*write_data(tmp_path), "--encoder", str(tiny_encoder), "--set", "train.checkpoint_seconds=0"]
     for trial in range(times(1, 5)):
-        out, said = tmp_path / f"out{trial}", tmp_path / "said"
-        process = start(command, [*given, "--out", str(out)], said)
+        out, said, go = tmp_path / f"out{trial}", tmp_path / "said", tmp_path / f"go{trial}"
+        process = start(held, [*given, "--out", str(out)], said, go)
         wait_for_state(out)
-        assert end(process, number) == 128 + number, said.read_text()
+        os.kill(process.pid, number)
+        go.touch()
+        assert end(process, after=60) == 128 + number, said.read_text()
         assert "stopping after this step; once more to stop at once" in said.read_text()
         assert "hill: stopped after step" in said.read_text().splitlines()[-1]
         assert not (out / "config.json").exists()

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from tests.fuzz.seeds import zipped
+
 LARGEST = 300_000
 WORDS = (
     "0 -1 1e999 -0.0 NaN Infinity 0x10 1_000 true null %s {0} ../.. /dev/zero __class__ Root id name parents children"
@@ -182,16 +184,12 @@ def _inside_zip(content: bytes, others: list[bytes], draw: Random) -> bytes:
         parts = {name: archive.read(name) for name in archive.namelist()}
     name = draw.choice(list(parts))
     parts[name] = mutated(parts[name], list(parts.values()), "", draw)
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for part, inner in parts.items():
-            archive.writestr(part, inner)
-    return packed.getvalue()
+    return zipped(parts)
 
 
 def _inside_gzip(content: bytes, others: list[bytes], draw: Random) -> bytes:
     inner = gzip.decompress(content)
-    return gzip.compress(mutated(inner, [inner], "", draw), 1)
+    return gzip.compress(mutated(inner, [inner], "", draw), 1, mtime=0)
 
 
 def _inside_tar(content: bytes, others: list[bytes], draw: Random) -> bytes:

@@ -94,7 +94,7 @@ def _parquet() -> list[Files]:
 
 
 def _gzipped() -> list[Files]:
-    return [{f"{name}.gz": gzip.compress(files[name]) for name in files} for files in _jsonl() + _table()]
+    return [{f"{name}.gz": gzip.compress(files[name], mtime=0) for name in files} for files in _jsonl() + _table()]
 
 
 def _jsonl() -> list[Files]:

@@ -4,7 +4,7 @@ import io
 import json
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 Files = dict[str, bytes]
@@ -79,17 +79,25 @@ def workbook(cells: list[list[str]], strings: list[str]) -> bytes:
         + "</row>"
         for row in cells
     )
+    sheets = f'<workbook xmlns="{SHEET}" xmlns:r="{LINKS}"><sheets><sheet name="A" r:id="r1"/></sheets></workbook>'
+    relation = '<Relationships><Relationship Id="r1" Target="worksheets/sheet1.xml"/></Relationships>'
+    shared = "".join(f"<si><r><t>{text}</t></r></si>" for text in strings)
+    return zipped(
+        {
+            "xl/workbook.xml": sheets,
+            "xl/_rels/workbook.xml.rels": relation,
+            "xl/sharedStrings.xml": f'<sst xmlns="{SHEET}">{shared}</sst>',
+            "xl/worksheets/sheet1.xml": f'<worksheet xmlns="{SHEET}"><sheetData>{rows}</sheetData></worksheet>',
+        }
+    )
+
+
+def zipped(parts: Mapping[str, str | bytes]) -> bytes:
+    """An archive that does not tell when it was made: an input is to be the same whenever it is."""
     packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as book:
-        sheets = f'<workbook xmlns="{SHEET}" xmlns:r="{LINKS}"><sheets><sheet name="A" r:id="r1"/></sheets></workbook>'
-        book.writestr("xl/workbook.xml", sheets)
-        relation = '<Relationships><Relationship Id="r1" Target="worksheets/sheet1.xml"/></Relationships>'
-        book.writestr("xl/_rels/workbook.xml.rels", relation)
-        shared = "".join(f"<si><r><t>{text}</t></r></si>" for text in strings)
-        book.writestr("xl/sharedStrings.xml", f'<sst xmlns="{SHEET}">{shared}</sst>')
-        book.writestr(
-            "xl/worksheets/sheet1.xml", f'<worksheet xmlns="{SHEET}"><sheetData>{rows}</sheetData></worksheet>'
-        )
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, content in parts.items():
+            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
     return packed.getvalue()
 
 

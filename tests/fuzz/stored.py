@@ -24,6 +24,7 @@ def _encoder(folder: Path) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]").save_pretrained(folder)
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    torch.manual_seed(0)
     config = transformers.BertConfig(vocab_size=len(words), max_position_embeddings=32, **sizes)
     transformers.BertModel(config, add_pooling_layer=False).save_pretrained(folder)
 
