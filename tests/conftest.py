@@ -1,7 +1,10 @@
 """Small things that many tests share."""
 
+import fcntl
 import os
+import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +21,31 @@ settings.register_profile("hill", deadline=None, derandomize=True, max_examples=
 settings.load_profile("hill")
 
 ROOT = Path(__file__).parent.parent
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """What torch draws in a test or a fixture does not depend on the tests before it."""
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call() -> None:
+    """Nor on whether it is the first to ask for a fixture."""
+    pytest_runtest_setup()
+
+
+def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """A folder that the first worker makes for all."""
+    base = factory.getbasetemp()
+    place = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    with place.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not place.exists():
+            make(draft := place.with_suffix(".draft"))
+            draft.rename(place)
+    return place
 
 
 def random_taxonomy(seed: int, n: int = 30, roots: int = 3, most_parents: int = 1) -> Taxonomy:
@@ -102,3 +130,17 @@ def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     transformers.BertModel(config, add_pooling_layer=False).save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def exported(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trained model for the animals as an export, which starts sooner; beside it as it was before, `trained`."""
+    from hill.export.onnx import export_onnx
+    from tests.test_serve import train_tiny
+
+    def make(folder: Path) -> None:
+        classifier = train_tiny(tiny_encoder)
+        export_onnx(classifier, folder / "animals", int8=False)
+        classifier.save(folder / "trained")
+
+    return once(tmp_path_factory, "exported", make) / "animals"

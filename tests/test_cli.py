@@ -1,4 +1,4 @@
-"""The command line as a user runs it: a real process, its output, its exit code."""
+"""The command line as a user runs it: its output, its exit code, and that a process of its own has the same."""
 
 import json
 import subprocess
@@ -7,14 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.command import hill
 from tests.conftest import ROOT
 
 TAXONOMY = "id\tparents\tname\nsci\t\tScience\nphys\tsci\tPhysics\n"
-
-
-def hill(*arguments: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "hill", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
 
 
 @pytest.fixture
@@ -25,7 +21,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_help_and_version() -> None:
-    assert "check" in hill("--help").stdout
+    shown = subprocess.run([sys.executable, "-m", "hill", "--help"], capture_output=True, text=True, cwd=ROOT)
+    assert "check" in shown.stdout and shown.returncode == 0
     assert hill("--version").stdout.startswith("hill 0.")
     assert "JSONL, CSV or Parquet" in hill("check", "--help").stdout
 
@@ -54,3 +51,11 @@ def test_a_wrong_request_exits_2_with_one_line(folder: Path) -> None:
     assert result.stderr.startswith("hill: taxonomy file '") and result.stderr.count("\n") == 1
     assert hill("check", folder / "none", "--taxonomy", folder / "taxonomy.tsv").returncode == 2
     assert hill("check").returncode == 2 and hill("chekc").returncode == 2
+    assert hill("--help").returncode == 0 and hill("check", "--help").returncode == 0
+
+
+def test_the_exit_code_is_that_of_the_process(folder: Path) -> None:
+    command = [sys.executable, "-m", "hill", "check", str(folder), "--taxonomy"]
+    asked = [*command, str(folder / "none.tsv")]
+    result = subprocess.run(asked, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert (result.returncode, result.stdout) == (2, "") and result.stderr == hill(*asked[3:]).stderr

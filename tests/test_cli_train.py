@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hill.taxonomy import write_taxonomy
+from tests.command import hill
 from tests.conftest import ROOT, animals_taxonomy, toy_documents
 
 RUN = """
@@ -26,11 +27,6 @@ max_length = 16
 """
 
 
-def hill(*arguments: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "hill", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False, input=stdin)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, tiny_encoder: Path) -> Path:
     """A data set, a taxonomy, a config, and the model that `hill train` makes of them."""
@@ -41,7 +37,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory, tiny_encoder: Path) -> Path
         (folder / f"{name}.jsonl").write_text("".join(records))
     write_taxonomy(animals_taxonomy(), folder / "taxonomy.json")
     (folder / "run.toml").write_text(RUN)
-    result = hill(*train_arguments(folder, tiny_encoder, folder / "model"))
+    command = [sys.executable, "-m", "hill", *map(str, train_arguments(folder, tiny_encoder, folder / "model"))]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert result.returncode == 0, result.stderr
     assert "micro_f1" in result.stdout and f"hill predict {folder / 'model'}" in result.stdout
     assert "epoch 4: dev micro_f1" in result.stderr

@@ -21,6 +21,7 @@ from hill.experiment.predictions import Collected, Predictions
 from hill.metrics import score
 from hill.taxonomy import Label, Taxonomy
 from hill.types import BoolArray
+from tests.command import hill
 from tests.conftest import ROOT, animals_taxonomy
 
 LABELS = len(animals_taxonomy())
@@ -221,6 +222,6 @@ def test_the_command_needs_no_torch(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-c", program, "compare", *map(str, folders), "--resamples", "100"]
     shown = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout
-    found = json.loads(subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stdout)
+    found = json.loads(hill(*command[3:], "--json").stdout)
     assert found == [of.document() for of in compare_runs(*folders, "tuned", 100, 0)]
     assert f"{100 * found[0]['a']:.2f}" in shown and "hierarchical_f1" in shown

@@ -1,8 +1,6 @@
 """What changed between two taxonomies."""
 
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -11,7 +9,8 @@ import pytest
 
 from hill.taxonomy import Label, Taxonomy, write_taxonomy
 from hill.taxonomy.diff import TaxonomyDiff, diff
-from tests.conftest import ROOT, animals_taxonomy, random_taxonomy
+from tests.command import hill
+from tests.conftest import animals_taxonomy, random_taxonomy
 
 
 def changed(*labels: Label, without: tuple[str, ...] = ()) -> Taxonomy:
@@ -155,9 +154,8 @@ def test_the_command_line(animals: Taxonomy, tmp_path: Path) -> None:
     )
     write_taxonomy(animals, tmp_path / "a.json")
     write_taxonomy(later, tmp_path / "b.json")
-    program = "import hill.cli.taxonomy; from hill.cli import main; main()"
-    command = [sys.executable, "-c", program, "taxonomy", "diff", tmp_path / "a.json", tmp_path / "b.json"]
-    text = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    command = ("taxonomy", "diff", tmp_path / "a.json", tmp_path / "b.json")
+    text = hill(*command).stdout
     for line in (
         "7 labels before, 8 after, 6 with the same id",
         "1 moved to other parents\n  bat (Bats): from m and f to m",
@@ -167,6 +165,5 @@ def test_the_command_line(animals: Taxonomy, tmp_path: Path) -> None:
         "1 with another description\n  bat",
     ):
         assert line in text, text
-    shown = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True, cwd=ROOT).stdout
-    assert json.loads(shown) == diff(animals, later).document()
-    assert "and 1 more" in subprocess.run([*command, "--most", "0"], capture_output=True, text=True, cwd=ROOT).stdout
+    assert json.loads(hill(*command, "--json").stdout) == diff(animals, later).document()
+    assert "and 1 more" in hill(*command, "--most", "0").stdout

@@ -1,5 +1,6 @@
 """Prediction in bulk on this machine: what is a part, what is in it, and that none is lost, doubled or half there."""
 
+import contextlib
 import csv
 import gzip
 import json
@@ -9,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -399,15 +399,13 @@ def test_a_killed_run_leaves_whole_parts_and_goes_on(model: Path, tmp_path: Path
         write_jsonl(source / f"{number:02}.jsonl", toy_documents(20, number)[0])
     (tmp_path / "slow.py").write_text(SLOW)
     command = [sys.executable, str(tmp_path / "slow.py"), str(model), str(source), str(out), workers]
-    run = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)})
-    patience = time.monotonic() + 60
+    run = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, start_new_session=True)
+    patience = time.monotonic() + 300
     while len(list(out.glob("*.parquet"))) < 3 and time.monotonic() < patience:
-        time.sleep(0.05)
+        time.sleep(0.02)
     run.kill()
     run.wait()
-    for settled in pairwise(iter(lambda: (time.sleep(0.7), names_in(out))[1], None)):
-        if settled[0] == settled[1]:
-            break
+    wait_for_group(run.pid)
     kept = {file: file.stat().st_mtime_ns for file in out.glob("*.parquet")}
     assert 3 <= len(kept) < 12
     assert all(len(rows_of(file)) == 20 for file in kept)
@@ -417,6 +415,15 @@ def test_a_killed_run_leaves_whole_parts_and_goes_on(model: Path, tmp_path: Path
     for part in sorted((tmp_path / "one").glob("*.parquet")):
         assert rows_of(part) == rows_of(out / part.name)
     assert names_in(out) == names_in(tmp_path / "one")
+
+
+def wait_for_group(number: int) -> None:
+    """Return when the workers of a process that was killed have ended too."""
+    patience = time.monotonic() + 60
+    with contextlib.suppress(ProcessLookupError):
+        while time.monotonic() < patience:
+            os.killpg(number, 0)
+            time.sleep(0.02)
 
 
 def hill(*arguments: Any) -> Any:

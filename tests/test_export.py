@@ -31,6 +31,7 @@ from hill.export.plain import plain_rule
 from hill.export.runtime import batch_documents, pad, start_session
 from hill.extras import need
 from hill.types import Batch
+from tests.command import hill as run_hill
 from tests.conftest import ROOT, animals_taxonomy, toy_documents
 
 onnx = pytest.importorskip("onnx")
@@ -75,10 +76,14 @@ def folder(fitted: HillClassifier, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="module")
 def folder8(fitted: HillClassifier, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The exported model in int8."""
-    folder = tmp_path_factory.mktemp("export") / "int8"
-    export_onnx(fitted, folder)
-    return folder
+    """The exported model in int8, as the command makes it."""
+    folder = tmp_path_factory.mktemp("export")
+    fitted.save(folder / "model")
+    command = [sys.executable, "-m", "hill", "export", folder / "model", "--onnx", folder / "int8"]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert result.returncode == 0 and not result.stderr, result.stderr
+    assert f"hill predict {folder / 'int8'}" in result.stdout
+    return folder / "int8"
 
 
 def raw(predictor: Any, texts: list[str]) -> np.ndarray[Any, Any]:
@@ -310,22 +315,13 @@ def test_a_missing_extra_names_its_command(
         export_onnx(fitted, tmp_path / "x") if package == "onnxscript" else OnnxClassifier.load(folder)
 
 
-def hill_command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "hill", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-
-
-def test_the_command_line(fitted: HillClassifier, tmp_path: Path) -> None:
-    model, exported = tmp_path / "model", tmp_path / "exported"
-    fitted.save(model)
-    result = hill_command("export", model, "--onnx", exported)
-    assert result.returncode == 0 and f"hill predict {exported}" in result.stdout and not result.stderr, result.stderr
-    assert json.loads((exported / "config.json").read_text())["int8"] is True
-    found = json.loads(hill_command("predict", exported, *TEXTS[:5], "--json").stdout)
-    assert [item["labels"] for item in found] == OnnxClassifier.load(exported).predict(TEXTS[:5])
+def test_the_command_line(fitted: HillClassifier, folder8: Path, tmp_path: Path) -> None:
+    assert json.loads((folder8 / "config.json").read_text())["int8"] is True
+    found = json.loads(run_hill("predict", folder8, *TEXTS[:5], "--json").stdout)
+    assert [item["labels"] for item in found] == OnnxClassifier.load(folder8).predict(TEXTS[:5])
     records = [{"text": t, "labels": labels} for t, labels in zip(*toy_documents(30, 4), strict=True)]
     (tmp_path / "test.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    result = hill_command("evaluate", exported, tmp_path / "test.jsonl", "--json")
+    result = run_hill("evaluate", folder8, tmp_path / "test.jsonl", "--json")
     assert json.loads(result.stdout)["micro_f1"] == pytest.approx(fitted.evaluate(tmp_path)["micro_f1"], abs=0.1)
 
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -146,7 +146,6 @@ def of_violations(case):
 ORACLES = [of_closed, of_consistent, of_paths, of_common, of_violations]
 
 
-@settings(max_examples=300, deadline=None)
 @given(cases())
 def test_hierarchical_scores_follow_their_definitions(case):
     found = hierarchical_scores(case.labels, case.predicted, case.taxonomy)
@@ -168,7 +167,6 @@ def test_hierarchical_scores_where_hits_and_gaps_mix(seed):
     assert found == pytest.approx({name: value for oracle in ORACLES for name, value in oracle(case).items()})
 
 
-@settings(max_examples=150, deadline=None)
 @given(cases(max_parents=1), st.data())
 def test_lca_of_single_paths_is_the_textbook_one(case, data):
     """One gold and one predicted label in a forest: the way from each up to the lowest label they share."""
@@ -186,7 +184,6 @@ def test_lca_of_single_paths_is_the_textbook_one(case, data):
     assert found["lca_recall"] == (1 / (1 + to_gold) if shared else 0)
 
 
-@settings(max_examples=150, deadline=None)
 @given(cases())
 def test_curve_is_the_area_under_f1_at_each_threshold(case):
     curve = []
@@ -217,7 +214,6 @@ def test_worked_example():
     assert found["violations"] == 0.5
 
 
-@settings(max_examples=100, deadline=None)
 @given(cases())
 def test_edges_move_values_up_and_down(case):
     edges = Edges(case.taxonomy)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn.metrics import accuracy_score, brier_score_loss, f1_score, ndcg_score, precision_recall_fscore_support
@@ -28,7 +28,6 @@ def tables(draw, *dtypes):
     return [draw(arrays(dtype, shape, elements=ELEMENTS[dtype], fill=st.nothing())) for dtype in dtypes]
 
 
-@settings(max_examples=150, deadline=None)
 @given(tables(bool, bool))
 def test_flat_scores_equal_scikit_learn(pair):
     labels, predicted = pair
@@ -40,7 +39,6 @@ def test_flat_scores_equal_scikit_learn(pair):
     assert found["subset_accuracy"] == pytest.approx(accuracy_score(labels, predicted))
 
 
-@settings(max_examples=100, deadline=None)
 @given(tables(bool, bool))
 def test_macro_over_supported_labels_leaves_out_labels_without_gold(pair):
     labels, predicted = pair
@@ -50,7 +48,6 @@ def test_macro_over_supported_labels_leaves_out_labels_without_gold(pair):
     assert flat_scores(labels, predicted)["macro_f1_supported"] == pytest.approx(expected)
 
 
-@settings(max_examples=150, deadline=None)
 @given(tables(bool, float))
 def test_ranking_scores_follow_their_definitions(pair):
     """Sorted by falling score, equal scores in the order of labels."""
@@ -97,7 +94,6 @@ def ece(labels, scores, bins):
     return gap / labels.size
 
 
-@settings(max_examples=150, deadline=None)
 @given(tables(bool, float), st.sampled_from([1, 4, 15]))
 def test_calibration_follows_its_definition_overall_and_per_level(pair, bins):
     labels, scores = pair

@@ -6,7 +6,6 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -238,16 +237,12 @@ def test_files_that_cannot_be_written_are_told_first(folder: Path, tmp_path: Pat
     assert not (tmp_path / "out.xml").exists()
 
 
-def test_an_exported_model(tiny_encoder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
-    export = pytest.importorskip("hill.export.onnx")
-    settings: dict[str, Any] = {"model": {"encoder": str(tiny_encoder), "pooling": "cls"}, "train": {"epochs": 1}}
-    classifier = HillClassifier(animals_taxonomy(), "flat", settings).fit(*toy_documents(40, seed=0))
-    export.export_onnx(classifier, tmp_path / "onnx", int8=False)
+def test_an_exported_model(exported: Path, tmp_path: Path) -> None:
+    classifier = HillClassifier.load(exported.parent / "trained")
     texts, labels = toy_documents(30, seed=1)
     lines = [{"text": text, "labels": given} for text, given in zip(texts, labels, strict=True)]
     (tmp_path / "test.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    evaluate(tmp_path / "onnx", tmp_path, "--report", tmp_path / "out.json")
+    evaluate(exported, tmp_path, "--report", tmp_path / "out.json")
     found = json.loads((tmp_path / "out.json").read_text())
     wanted = make_report(classifier, label_documents(texts, labels, animals_taxonomy())).document()
     assert not found["errors"]["explained"]

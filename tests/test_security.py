@@ -32,7 +32,6 @@ from hill.experiment.report import html, markdown
 from hill.experiment.table import Section
 from hill.explain import explain
 from hill.export import OnnxClassifier
-from hill.export.onnx import export_onnx
 from hill.hub import make_card, read_facts
 from hill.nn import pretrained
 from hill.nn.pretrained import load_pretrained
@@ -252,13 +251,6 @@ def test_whichever_way_it_is_loaded(way: str, name: str, model: Path, monkeypatc
         "train", "never", "--taxonomy", str(model / "taxonomy.json"), "--out", "never", "--warm-start", "MODEL"
     )
     refused(lambda: {**WAYS, "cli warm start": train}[way](model), HARMS[name][1])
-
-
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("exported") / "model"
-    export_onnx(HillClassifier.load(MODELS / "0.1.0" / "hill", device="cpu"), folder, int8=False)
-    return folder
 
 
 EXPORTS: dict[str, tuple[Harm, str]] = {

@@ -21,12 +21,11 @@ from hypothesis import HealthCheck, given, settings
 from schemathesis import Case, GenerationMode
 
 from hill.export import OnnxClassifier
-from hill.export.onnx import export_onnx
 from tests.conftest import ROOT
-from tests.test_serve import TEXTS, one_by_one, train_tiny
+from tests.test_serve import TEXTS, one_by_one
 
 PROGRAM = "import sys; from hill.cli import main, serve; sys.argv[0] = 'hill'; main()"
-BODIES = int(os.environ.get("HILL_BODIES", "2000"))
+BODIES = int(os.environ.get("HILL_BODIES", "600"))
 EXAMPLES = int(os.environ.get("HILL_EXAMPLES", "15"))
 STRANGE = [None, True, -1, 0, 0.5, 1e400, "", " ", "wing", "\ud800", "\x00", "é" * 50, [], {}, ["wing"], [[]], {"a": 1}]
 FIELDS = ["text", "texts", "model", "strategy", "threshold", "top_k", "explain", "other"]
@@ -72,21 +71,13 @@ def running(*arguments: Any, **environment: str) -> Iterator[Process]:
 
 
 @pytest.fixture(scope="module")
-def folder(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An exported model: it starts sooner than one that needs torch."""
-    folder = tmp_path_factory.mktemp("models") / "animals"
-    export_onnx(train_tiny(tiny_encoder), folder, int8=False)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def server(folder: Path) -> Iterator[Process]:
-    with running(folder, "--max-body", 100_000) as process:
+def server(exported: Path) -> Iterator[Process]:
+    with running(exported, "--max-body", 100_000) as process:
         yield process
 
 
-def test_clients_at_once_get_their_own_answers(server: Process, folder: Path) -> None:
-    classifier = OnnxClassifier.load(folder)
+def test_clients_at_once_get_their_own_answers(server: Process, exported: Path) -> None:
+    classifier = OnnxClassifier.load(exported)
 
     def ask(text: str) -> Any:
         return requests.post(f"{server.url}/v1/predict", json={"text": text}, timeout=60).json()["predictions"][0]
@@ -96,7 +87,7 @@ def test_clients_at_once_get_their_own_answers(server: Process, folder: Path) ->
         assert list(pool.map(ask, TEXTS * 3)) == expected * 3
 
 
-def test_annif_as_its_http_backend_asks(server: Process, folder: Path) -> None:
+def test_annif_as_its_http_backend_asks(server: Process, exported: Path) -> None:
     """The requests of Annif's http backend: the project is asked for at the endpoint without its end."""
     endpoint, headers = f"{server.url}/v1/projects/animals/suggest", {"User-Agent": "Annif/1.4.3"}
     project = requests.get(endpoint.replace("/suggest", ""), headers=headers, timeout=60)
@@ -108,7 +99,7 @@ def test_annif_as_its_http_backend_asks(server: Process, folder: Path) -> None:
     answer.raise_for_status()
     response = answer.json()
     hits = {hit["uri"]: hit["score"] for hit in response["results"] if hit["score"] > 0.0}
-    classifier = OnnxClassifier.load(folder)
+    classifier = OnnxClassifier.load(exported)
     scores = dict(zip(classifier.taxonomy.ids, classifier.predict_proba([TEXTS[0]])[0].tolist(), strict=True))
     assert hits == {label: pytest.approx(score, abs=2e-6) for label, score in scores.items()}
 
@@ -164,9 +155,9 @@ def test_the_api_is_as_its_description_says(server: Process) -> None:
     assert {"/v1/predict", "/v1/taxonomy", "/v1/projects/{project_id}/suggest"} <= asked
 
 
-def test_a_signal_to_end_lets_accepted_work_finish_and_the_log_holds_no_text(folder: Path) -> None:
+def test_a_signal_to_end_lets_accepted_work_finish_and_the_log_holds_no_text(exported: Path) -> None:
     """Requests wait for their batch when the signal comes; they are answered, and then the server is gone."""
-    with running(folder, "--wait-ms", 5000) as server, ThreadPoolExecutor(4) as pool:
+    with running(exported, "--wait-ms", 5000) as server, ThreadPoolExecutor(4) as pool:
         maps = Path(f"/proc/{server.process.pid}/maps")
         assert not maps.exists() or "libtorch" not in maps.read_text(), "an exported model needs no torch"
         requests.get(f"{server.url}/v1/taxonomy", params={"search": "secret"}, timeout=60)
@@ -185,8 +176,8 @@ def test_a_signal_to_end_lets_accepted_work_finish_and_the_log_holds_no_text(fol
     assert all(line["ms"] > 0 for line in asked) and "secret" not in json.dumps(log)
 
 
-def test_a_key_in_the_environment_and_the_other_signal(folder: Path) -> None:
-    with running(folder, "--host", "0.0.0.0", HILL_API_KEY="s3cret") as server:
+def test_a_key_in_the_environment_and_the_other_signal(exported: Path) -> None:
+    with running(exported, "--host", "0.0.0.0", HILL_API_KEY="s3cret") as server:
         url = server.url.replace("0.0.0.0", "127.0.0.1")
         assert requests.get(f"{url}/v1/models", timeout=60).status_code == 401
         assert requests.get(f"{url}/v1/models", headers={"X-API-Key": "s3cret"}, timeout=60).status_code == 200

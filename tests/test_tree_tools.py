@@ -1,9 +1,8 @@
 """Building by name, the report, the picture and `hill tree`."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from hill.tree import METHODS, CodingTree, build_tree
 from hill.tree.drawing import draw_tree
 from hill.tree.layout import taxonomy_layout, tree_layout
 from hill.tree.report import print_comparison, print_tree
+from tests.command import hill
 from tests.conftest import random_taxonomy
 
 
@@ -107,9 +107,8 @@ def test_hill_tree(tmp_path: Path, path_of_four: Taxonomy) -> None:
     file = tmp_path / "taxonomy.json"
     write_taxonomy(path_of_four, file)
 
-    def hill_tree(*options: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "hill", "tree", str(file), *options]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
+    def hill_tree(*options: str) -> CompletedProcess[str]:
+        return hill("tree", file, *options)
 
     shown = hill_tree("--height", "2", "--plot", str(tmp_path / "tree.svg"))
     assert shown.returncode == 0 and "coding tree by refined" in shown.stdout and (tmp_path / "tree.svg").exists()

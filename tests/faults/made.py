@@ -6,7 +6,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,10 @@ from hill.train.checkpoint import Checkpoints
 from hill.train.files import check_folder
 from hill.train.session import Session
 from tests.conftest import animals_taxonomy, toy_documents
+from tests.forks import start
 from tests.test_engines_made import Slow
 from tests.test_train import classifier, toy_data
 
-FORKS = get_context("forkserver")
-FORKS.set_forkserver_preload(["tests.faults.made", "transformers.models.bert.modeling_bert"])
 EPOCHS, STEPS = 2, 12
 
 
@@ -114,13 +112,6 @@ def predict(model: Path, source: Path, out: Path, workers: int) -> None:
     """The job of predictions."""
     for _ in Bulk(Dawdling, model, str(source), out, workers=workers).run():
         pass
-
-
-def start(program: Callable[..., None], *arguments: Any, **options: Any) -> Any:
-    """A process that runs this, with all that is slow to import already there."""
-    process = FORKS.Process(target=program, args=arguments, kwargs=options)
-    process.start()
-    return process
 
 
 def lasting(program: Callable[..., None], *arguments: Any) -> float:

@@ -11,7 +11,8 @@ import hill.train.files
 from hill.train.files import check_folder
 from hill.train.run import check_out
 from tests.faults import tell, times
-from tests.faults.made import check_whole, end, lasting, learn, lost, predict, start, states, write_source
+from tests.faults.made import check_whole, end, lasting, learn, lost, predict, states, write_source
+from tests.forks import start
 
 
 def test_trainings_killed_at_any_moment(tiny_encoder: Path, unbroken: Path, tmp_path: Path) -> None:

@@ -8,27 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import requests
 
-from hill.export.onnx import export_onnx
 from tests.faults import tell, times
-from tests.faults.made import tiny
 from tests.test_serve_process import Process, running
-from tests.test_train import toy_data
 
 TEXTS = ["fur milk", "wing beak nest", "leaf root bark"]
-
-
-@pytest.fixture(scope="module")
-def model(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An exported model: it starts sooner than one that needs torch."""
-    folder = tmp_path_factory.mktemp("served")
-    learner = tiny(tiny_encoder, checkpoint_seconds=3600.0)
-    for _ in learner.training(toy_data(learner.taxonomy), folder / "training"):
-        pass
-    export_onnx(learner, folder / "animals", int8=False)
-    return folder / "animals"
 
 
 def ask(server: Process, text: str) -> Any:
@@ -53,11 +38,11 @@ def clients(server: Process, answers: list[int], count: int) -> Callable[[], Non
     return lambda: [thread.join(120) for thread in threads].clear()
 
 
-def test_a_server_told_to_end_answers_what_it_took_on(model: Path) -> None:
+def test_a_server_told_to_end_answers_what_it_took_on(exported: Path) -> None:
     draw = np.random.default_rng(2)
     for _ in range(times(1, 10)):
         answers: list[int] = []
-        with running(model, "--wait-ms", 30) as server:
+        with running(exported, "--wait-ms", 30) as server:
             wait = clients(server, answers, 6)
             while answers.count(200) <= 6:
                 time.sleep(0.01)
@@ -70,10 +55,10 @@ def test_a_server_told_to_end_answers_what_it_took_on(model: Path) -> None:
         assert set(done) <= {200, 503}
 
 
-def test_a_server_that_was_killed_answers_as_before(model: Path) -> None:
+def test_a_server_that_was_killed_answers_as_before(exported: Path) -> None:
     found: list[Any] = []
     for _ in range(times(2, 5)):
-        with running(model) as server:
+        with running(exported) as server:
             wait = clients(server, [], 2)
             found.append([ask(server, text).json() for text in TEXTS])
             server.process.kill()

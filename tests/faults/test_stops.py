@@ -26,12 +26,12 @@ from tests.faults.made import (
     learn,
     learn_slowly,
     lost,
-    start,
     states,
     tiny,
     wait_for_state,
     write_data,
 )
+from tests.forks import start
 from tests.test_train import toy_data
 
 
