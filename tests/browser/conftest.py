@@ -1,8 +1,8 @@
 """A real browser, and real servers with small models."""
 
+import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.error import URLError
-from urllib.request import urlopen
 
 import pytest
 import torch
@@ -25,7 +23,7 @@ from tests.conftest import animals_taxonomy, toy_documents
 
 KEY = "a key of this test"
 PLAIN = {"decode": {"strategy": "closure", "tune": "off", "calibrate": "off", "threshold": 0.5}}
-expect.set_options(timeout=10_000)
+expect.set_options(timeout=30_000)
 
 
 @dataclass(frozen=True)
@@ -67,15 +65,14 @@ def _make_large(encoder: Path) -> HillClassifier:
 
 
 @pytest.fixture(scope="session")
-def servers(models: Models) -> Iterator[list[str]]:
+def servers(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     """Two servers, started at the same time: one of three small models, and one of the large model, with a key."""
     small = [models.folders[name] for name in ("animals", "fewer", "hostile")]
+    logs = [tmp_path_factory.mktemp("logs") / name for name in ("small", "large")]
     with ExitStack() as stack:
-        started = [_start(stack, small, ""), _start(stack, [models.folders["large"]], KEY)]
-        for process, address in started:
-            _wait(process, address)
-        yield [address for _, address in started]
-        for process, _ in started:
+        started = [_start(stack, small, "", logs[0]), _start(stack, [models.folders["large"]], KEY, logs[1])]
+        yield list(map(_address, started, logs))
+        for process in started:
             process.terminate()
 
 
@@ -91,24 +88,21 @@ def large(servers: list[str]) -> str:
     return servers[1]
 
 
-def _start(stack: ExitStack, folders: list[Path], key: str) -> tuple[subprocess.Popen[bytes], str]:
-    with socket.create_server(("127.0.0.1", 0)) as place:
-        port = place.getsockname()[1]
-    command = [sys.executable, "-m", "hill", "serve", *map(str, folders), "--port", str(port)]
+def _start(stack: ExitStack, folders: list[Path], key: str, log: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "hill", "serve", *map(str, folders), "--port", "0"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HILL_API_KEY": key}
-    process = stack.enter_context(subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL))
-    return process, f"http://127.0.0.1:{port}"
+    file = stack.enter_context(log.open("w"))
+    return stack.enter_context(subprocess.Popen(command, env=environment, stderr=file))
 
 
-def _wait(process: subprocess.Popen[bytes], address: str) -> None:
-    for _ in range(600):
+def _address(process: subprocess.Popen[bytes], log: Path) -> str:
+    """Where a server listens, which is the first that it says."""
+    for _ in range(1200):
         assert process.poll() is None, "hill serve ended before it was ready"
-        try:
-            urlopen(f"{address}/readyz", timeout=5).close()
-            return
-        except URLError:
-            time.sleep(0.1)
-    pytest.fail("hill serve was not ready within a minute")
+        if "\n" in (said := log.read_text()):
+            return str(json.loads(said.splitlines()[0])["url"])
+        time.sleep(0.1)
+    pytest.fail("hill serve was not ready within two minutes")
 
 
 @pytest.fixture(scope="session")
