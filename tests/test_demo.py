@@ -11,11 +11,15 @@ from hill.classifier import HillClassifier
 from hill.data import read_data
 from hill.data.icd import icd_data, icd_taxonomy
 from hill.demo import SETTINGS, run_demo, score_linear
-from hill.taxonomy import read_taxonomy
+from hill.taxonomy import Taxonomy, read_taxonomy
 
 
-def test_the_taxonomy_is_that_of_the_classification() -> None:
-    taxonomy = icd_taxonomy()
+@pytest.fixture(scope="module")
+def taxonomy() -> Taxonomy:
+    return icd_taxonomy()
+
+
+def test_the_taxonomy_is_that_of_the_classification(taxonomy: Taxonomy) -> None:
     assert [len(level) for level in taxonomy.levels] == [22, 297]
     assert taxonomy.path_name(taxonomy.row("block A00-A09")).endswith("> Intestinal infectious diseases")
     assert [len(level) for level in icd_taxonomy(categories=True).levels] == [22, 297, 1918]
@@ -35,12 +39,12 @@ def test_documents_carry_the_path_of_their_code(categories: bool) -> None:
         assert chapter == f"chapter {icd.get_ancestors(code)[-1]}"
 
 
-def test_inclusion_terms_are_never_trained_on_and_splits_do_not_share_them() -> None:
-    data = icd_data(icd_taxonomy(), per_block=10_000, dev=10_000, test=20_000)
+def test_inclusion_terms_are_never_trained_on_and_splits_do_not_share_them(taxonomy: Taxonomy) -> None:
+    data = icd_data(taxonomy, per_block=10_000, dev=10_000, test=20_000)
     dev, test = set(data["dev"].texts), set(data["test"].texts)
     assert not dev & test and len(data["dev"]) + len(data["test"]) == 12_554 - _repeated_terms()
     assert 0.2 < len(dev) / (len(dev) + len(test)) < 0.3
-    again = icd_data(icd_taxonomy(), per_block=5, dev=20, test=20)
+    again = icd_data(taxonomy, per_block=5, dev=20, test=20)
     assert again["train"].texts == icd_data(icd_taxonomy(), per_block=5, dev=20, test=20)["train"].texts
 
 
@@ -50,9 +54,8 @@ def _repeated_terms() -> int:
     return 12_554 - len(set(pairs))
 
 
-def test_the_linear_row_is_no_weaker_than_one_machine_over_the_blocks() -> None:
+def test_the_linear_row_is_no_weaker_than_one_machine_over_the_blocks(taxonomy: Taxonomy) -> None:
     """A classifier that chooses one block, as scikit-learn fits it; its chapter follows."""
-    taxonomy = icd_taxonomy()
     data = icd_data(taxonomy, per_block=8, dev=60, test=1_000)
     words, blocks = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True), taxonomy.levels[1]
     gold = {name: split.labels[:, blocks].toarray().argmax(axis=1) for name, split in data.items()}
@@ -69,7 +72,7 @@ def test_the_demo_runs_twice_and_leaves_a_model(
     settings["model"]["encoder"] = str(tiny_encoder)
     settings["train"] |= {"epochs": 1, "head_epochs": 1, "freeze": 1}
     for _ in range(2):
-        run_demo(False, tmp_path / "demo", settings, per_block=4)
+        run_demo(False, tmp_path / "demo", settings, per_block=2)
     shown = capsys.readouterr().out
     for part in ("319 labels", "TF-IDF + linear SVM", "HILL", "heart attack", "hill predict"):
         assert part in shown

@@ -121,7 +121,7 @@ def test_a_large_star_is_fast_and_reaches_the_optimum():
 
 
 def test_the_other_builders_are_never_better():
-    for seed in range(24):
+    for seed in range(10):
         graph = random_graph(seed, 25)
         for height in (2, 3, 4):
             others = (structural_entropy(graph, build(graph, height)) for build in (build_paper, build_authors))
