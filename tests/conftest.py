@@ -135,6 +135,8 @@ def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def exported(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A trained model for the animals as an export, which starts sooner; beside it as it was before, `trained`."""
+    for package in ("onnxruntime", "onnxscript", "fastapi"):
+        pytest.importorskip(package)
     from hill.export.onnx import export_onnx
     from tests.test_serve import train_tiny
 
