@@ -71,9 +71,9 @@ class Edges:
         highest: npt.NDArray[Any] = values.max(axis=0, initial=0)
         return highest
 
-    def of_documents(self, chosen: BoolArray, kept: BoolArray) -> BoolArray:
-        """The labels chosen for these documents (b): (L, b) to (L, b)."""
-        return chosen & kept
+    def of_documents(self, values: npt.NDArray[Any], kept: BoolArray) -> npt.NDArray[Any]:
+        """The values of these documents (b), 0 elsewhere: (L, b) to (L, b)."""
+        return values * kept
 
     def per_label(self, chosen: BoolArray) -> IntArray:
         """How often each label is chosen: (L, b) to (L)."""

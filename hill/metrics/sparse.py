@@ -67,9 +67,9 @@ class SparseEdges:
         np.maximum.at(found, documents_of(values), values.data)
         return found
 
-    def of_documents(self, chosen: Cells, kept: BoolArray) -> Cells:
-        """The labels chosen for these documents (b)."""
-        return only(chosen, kept[documents_of(chosen)])
+    def of_documents(self, values: Cells, kept: BoolArray) -> Cells:
+        """The values of these documents (b)."""
+        return only(values, kept[documents_of(values)])
 
     def per_label(self, chosen: Cells) -> IntArray:
         """How often each label is chosen: (L)."""

@@ -4,10 +4,13 @@ from heapq import nlargest
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from hill.report.block import Block, Scores
+from hill.report.block import Block, Cells
 from hill.taxonomy import Taxonomy
-from hill.types import BoolArray
+from hill.taxonomy.cells import documents_of
+
+Scores = npt.NDArray[np.floating]
 
 
 class Error(NamedTuple):
@@ -27,30 +30,31 @@ class Errors:
     """
 
     def __init__(self, taxonomy: Taxonomy, most: int) -> None:
-        self._order = np.argsort(-taxonomy.depth, kind="stable")
+        self._depth = taxonomy.depth
         self._most = most
         self.wrong: list[Error] = []
         self.missed: list[Error] = []
 
     def update(self, block: Block) -> None:
         """Look at these documents."""
-        self.wrong = self._merge(self.wrong, block, block.wrong, block.effective)
-        self.missed = self._merge(self.missed, block, block.missed, 1 - block.effective)
+        wrong, missed = block.scores(block.wrong), block.scores(block.missed)
+        self.wrong = self._merge(self.wrong, block, block.wrong, wrong, wrong)
+        self.missed = self._merge(self.missed, block, block.missed, missed, 1 - missed)
 
-    def _merge(self, kept: list[Error], block: Block, mask: BoolArray, sure: Scores) -> list[Error]:
-        order = self._order
-        best = order[np.where(mask, sure, -1)[:, order].argmax(axis=1)]  # (B)
-        places = np.flatnonzero(mask.any(axis=1))
-        values = sure[places, best[places]]
-        front = np.lexsort((block.documents[places], -values))[: self._most]
+    def _merge(self, kept: list[Error], block: Block, labels: Cells, scores: Scores, sure: Scores) -> list[Error]:
+        """Of these labels (B, L), with a score and a sureness for each cell, the surest of each document."""
+        documents, rows = documents_of(labels), labels.indices
+        order = np.lexsort((rows, -self._depth[rows], -sure, documents))
+        best = order[np.flatnonzero(np.diff(documents[order], prepend=-1))]
+        front = best[np.lexsort((block.documents[documents[best]], -sure[best]))][: self._most]
         found = [
             Error(
-                float(values[i]),
-                int(block.documents[place]),
-                int(best[place]),
-                float(block.effective[place, best[place]]),
-                tuple(np.flatnonzero(block.chosen[place]).tolist()),
+                float(sure[cell]),
+                int(block.documents[documents[cell]]),
+                int(rows[cell]),
+                float(scores[cell]),
+                tuple(block.chosen[[documents[cell]]].indices.tolist()),
             )
-            for i, place in zip(front.tolist(), places[front].tolist(), strict=True)
+            for cell in front.tolist()
         ]
         return nlargest(self._most, [*kept, *found], key=lambda error: (error.sure, -error.document))

@@ -19,12 +19,12 @@ def label_rows(taxonomy: Taxonomy, counts: Counts) -> list[dict[str, Any]]:
     """Of each label, in the taxonomy's order: what it is, how often it is gold, predicted and both, and its F1."""
     numbers = zip(counts.gold.tolist(), counts.predicted.tolist(), counts.hits.tolist(), strict=True)
     each = counts.each().T.tolist()
+    facts = zip(taxonomy, taxonomy.path_names(), taxonomy.depth.tolist(), numbers, each, strict=True)
     return [
-        about(taxonomy, row)
-        | {"level": int(taxonomy.depth[row])}
+        {"id": label.id, "name": label.name, "path": path, "level": level}
         | dict(zip(("gold", "predicted", "hits"), count, strict=True))
         | dict(zip(NAMES, grades, strict=True))
-        for row, (count, grades) in enumerate(zip(numbers, each, strict=True))
+        for label, path, level, count, grades in facts
     ]
 
 

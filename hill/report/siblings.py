@@ -6,7 +6,6 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from hill.report.block import Block
-from hill.report.paths import parent_matrix
 from hill.taxonomy import Taxonomy
 from hill.types import BoolArray, IntArray
 
@@ -15,7 +14,7 @@ class Siblings:
     """Counts documents in which a label is missed and a sibling wrongly predicted; roots are siblings of each other."""
 
     def __init__(self, taxonomy: Taxonomy) -> None:
-        self._parents = parent_matrix(taxonomy)
+        self._parents = taxonomy.parent_table
         children, parents = taxonomy.edge_array.T
         self._edges = np.sort(children * len(taxonomy) + parents)
         self._root: BoolArray = np.diff(self._parents.indptr) == 0
@@ -24,7 +23,7 @@ class Siblings:
 
     def update(self, block: Block) -> None:
         """Count these documents."""
-        missed, wrong = (csr_array(mask.astype(np.int64)) for mask in (block.missed, block.wrong))
+        missed, wrong = (labels.astype(np.int64) for labels in (block.missed, block.wrong))
         pairs = (missed.T @ wrong).tocoo()
         missing, taken = (places.astype(np.int64) for places in pairs.coords)
         kept = self._are_siblings(missing, taken)
@@ -35,5 +34,6 @@ class Siblings:
         above = self._parents[one]
         pair = np.repeat(np.arange(len(one)), np.diff(above.indptr))
         keys = other[pair] * len(self._root) + above.indices
-        shared = pair[np.isin(keys, self._edges)]
+        known = np.append(self._edges, -1)[np.searchsorted(self._edges, keys)] == keys
+        shared = pair[known]
         return (np.bincount(shared, minlength=len(one)) > 0) | (self._root[one] & self._root[other])

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from hill.report.block import Block
-from hill.types import BoolArray
+from hill.report.block import Block, Cells
+from hill.types import IntArray
 
 
 class Sizes:
@@ -14,13 +14,12 @@ class Sizes:
 
     def update(self, block: Block) -> None:
         """Count these documents."""
-        for place, labels in enumerate((block.gold, block.chosen)):
-            self._labels[place] += self._count(labels, axis=1)
-        for place, closed in enumerate((block.closed_gold, block.closed)):
-            self._paths[place] += self._count(block.ends(closed), axis=0)
+        for place, (labels, ends) in enumerate(((block.gold, block.gold_ends), (block.chosen, block.chosen_ends))):
+            self._labels[place] += self._count(labels)
+            self._paths[place] += self._count(ends)
 
-    def _count(self, mask: BoolArray, axis: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-        return np.bincount(np.count_nonzero(mask, axis=axis), minlength=self._labels.shape[1])
+    def _count(self, labels: Cells) -> IntArray:
+        return np.bincount(np.diff(labels.indptr), minlength=self._labels.shape[1])
 
     def document(self) -> dict[str, dict[str, list[int]]]:
         """Documents with 0, 1, 2, ... labels and paths, up to the most that there are."""

@@ -5,7 +5,7 @@ from html import escape
 from typing import Any
 
 MOST_ROWS = 5_000
-"""Labels that the page lists; of more, those with most gold documents."""
+"""Labels that the page lists; of more, those with most gold documents. The JSON has all."""
 BAR = 24
 """Width of the longest bar, in ems."""
 TOLD = {
@@ -90,13 +90,18 @@ def worst_table(worst: list[dict[str, Any]]) -> str:
 
 def label_table(labels: list[dict[str, Any]]) -> str:
     """All labels, to sort and to search."""
-    shown = labels if len(labels) <= MOST_ROWS else sorted(labels, key=lambda label: -label["gold"])[:MOST_ROWS]
+    often = sorted(labels, key=lambda label: (-label["gold"], -label["predicted"]))
+    shown, hidden = (labels, 0) if len(labels) <= MOST_ROWS else (often[:MOST_ROWS], len(labels) - MOST_ROWS)
     heads = ("label", "level", "gold", "predicted", "right", "precision", "recall", "F1")
     head = "".join(
         f'<th{" class=n" if place else ""}><button type="button">{name}</button></th>'
         for place, name in enumerate(heads)
     )
-    left = f" The {MOST_ROWS:,} with most gold documents are listed." if len(shown) < len(labels) else ""
+    left = (
+        f" Those with most gold documents are listed, then those predicted most; {hidden:,} are left out."
+        if hidden
+        else ""
+    )
     count = f"{len(shown)} of {len(labels)}"
     return (
         '<p class="search"><label>Search <input id="search" type="search" placeholder="words of a path or an id">'

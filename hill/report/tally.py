@@ -3,12 +3,11 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import numpy as np
 from scipy.sparse import csr_array
 
-from hill.metrics.blocks import blocks
+from hill.metrics.blocks import blocks_of
 from hill.metrics.counts import Counts
-from hill.metrics.edges import Edges
+from hill.metrics.sparse import AnyEdges
 from hill.predictor import Predictor, Scored
 from hill.report.block import Block
 from hill.report.curves import Reliability, Thresholds
@@ -16,7 +15,6 @@ from hill.report.errors import Errors
 from hill.report.paths import Paths
 from hill.report.siblings import Siblings
 from hill.report.sizes import Sizes
-from hill.taxonomy.cells import as_dense
 
 
 class Tally:
@@ -32,7 +30,7 @@ class Tally:
         taxonomy = predictor.taxonomy
         self._labels = labels
         self._decoder = predictor.decoder()
-        self._edges = Edges(taxonomy)
+        self._edges = AnyEdges(taxonomy)
         self.counts = Counts(len(taxonomy))
         self.paths = Paths(taxonomy)
         self.siblings = Siblings(taxonomy)
@@ -44,18 +42,18 @@ class Tally:
     def watch(self, scored: Iterable[Scored]) -> Iterator[Scored]:
         """The same scores, counted as they pass."""
         for documents, scores in scored:
-            for start, stop in blocks(*scores.shape):
+            for start, stop in blocks_of(scores):
                 part = documents[start:stop]
-                gold = self._labels[part].toarray().astype(bool)
-                chosen, effective = map(as_dense, self._decoder.decide(scores[start:stop]))
-                self._add(Block(part, gold, chosen, scores[start:stop], effective, self._edges))
+                gold: csr_array[Any] = self._labels[part].astype(bool)
+                chosen, effective = self._decoder.decide(scores[start:stop])
+                self._add(Block(part, gold, csr_array(chosen), scores[start:stop], effective, self._edges))
             yield documents, scores
 
     def _add(self, block: Block) -> None:
-        masks = (block.gold & block.chosen, block.chosen, block.gold)
-        self.counts.add(*(np.count_nonzero(mask, axis=0) for mask in masks))
+        hits = block.gold * block.chosen
+        self.counts.add(*(block.moving.per_label(labels) for labels in (hits, block.chosen, block.gold)))
         for counter in (self.paths, self.siblings, self.sizes, self.errors):
             counter.update(block)
         self.thresholds.update(block.gold, block.compared(self._decoder))
-        self.before.update(block.gold, as_dense(block.raw))
+        self.before.update(block.gold, block.raw)
         self.after.update(block.gold, block.effective)

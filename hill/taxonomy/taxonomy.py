@@ -107,6 +107,12 @@ class Taxonomy:
         children = np.repeat(np.arange(len(self)), np.diff(self._up.starts))
         return np.stack([children, self._up.targets], axis=1)
 
+    @cached_property
+    def first_parents(self) -> IntArray:
+        """The first parent of each row, on the first of `paths`; -1 for roots."""
+        starts = self._up.starts
+        return np.append(self._up.targets, -1)[np.where(np.diff(starts) > 0, starts[:-1], -1)]
+
     def row(self, label_id: str) -> int:
         """The row of the label with this id."""
         if label_id not in self._rows:
@@ -142,6 +148,13 @@ class Taxonomy:
     def path_name(self, row: int) -> str:
         """The first path to the row, in names: `Animals > Birds > Parrots`."""
         return SEPARATOR.join(self.labels[step].name for step in next(self.paths(row)))
+
+    def path_names(self) -> list[str]:
+        """The first path to each row, in names."""
+        names, above = [label.name for label in self.labels], self.first_parents.tolist()
+        for row in np.argsort(self.depth, kind="stable")[len(self.roots) :].tolist():
+            names[row] = f"{names[above[row]]}{SEPARATOR}{names[row]}"
+        return names
 
     def closure(self, rows: Iterable[int]) -> IntArray:
         """These rows and all their ancestors, sorted."""
