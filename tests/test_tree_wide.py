@@ -1,17 +1,24 @@
-"""Coding trees of the released code where a label has very many neighbours: the same merges, found faster."""
+"""Trees and pictures where a label has very many neighbours: the same merges and rows, found faster."""
 
+import itertools
 import time
 from math import log2
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.axes import Axes
 
-from hill.tree import CodingTree, Graph, build_authors
+from hill.taxonomy import Label, Taxonomy
+from hill.tree import CodingTree, Graph, build_authors, build_tree, drawing
 from hill.tree._authors_merge import merge_pairs
 from hill.tree._common_levels import Stars, stars_at_leaves
 from hill.tree.authors import star_degrees
+from hill.tree.layout import taxonomy_layout
+from tests.conftest import random_taxonomy
 from tests.test_tree import SEEDS, graph_of
 
 
@@ -92,3 +99,44 @@ def test_a_label_with_very_many_children_takes_no_square_of_them() -> None:
         seconds[n] = time.process_time() - start
         assert tree.sizes[0] == n + 1
     assert seconds[20_000] < 40 * max(seconds[2_000], 0.02), "ten times the labels, in a square a hundred times"
+
+
+@given(SEEDS, st.integers(1, 3))
+def test_a_taxonomy_is_drawn_in_the_order_of_a_walk(seed: int, most_parents: int) -> None:
+    taxonomy = random_taxonomy(seed, n=20, most_parents=most_parents)
+    layout, rows = taxonomy_layout(taxonomy), itertools.count()
+
+    def walk(row: int, column: int) -> None:
+        assert (layout.x[row], layout.y[row]) == (column, next(rows))
+        for child in range(len(taxonomy)):
+            if taxonomy.parents(child).tolist()[:1] == [row]:
+                walk(child, column + 1)
+
+    for root in taxonomy.roots.tolist():
+        walk(root, 0)
+    assert next(rows) == 20
+
+
+def test_of_what_falls_on_the_same_rows_one_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = np.array([0.0, 1, 1, 1, 1, 2]), np.array([0.0, 1, 2, 3, 3, 3])
+    assert drawing._seen(6, x, y).tolist() == [0, 1, 2, 4, 5], "places that are the same"
+    monkeypatch.setattr(drawing, "FINEST", 3)
+    assert drawing._seen(6, x, y).tolist() == [0, 1, 4, 5], "two rows to one"
+    assert drawing._seen(6, x, y, x, np.arange(6.0)).tolist() == [0, 1, 3, 4, 5], "lines with other ends are kept"
+
+
+def test_a_picture_of_many_labels_draws_no_more_than_can_be_seen(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(drawing, "FINEST", 50)
+    drawn, add = [], Axes.add_collection
+
+    def counted(axes: Any, found: Any, *more: Any, **named: Any) -> Any:
+        drawn.append(len(found.get_paths()))
+        return add(axes, found, *more, **named)
+
+    monkeypatch.setattr(Axes, "add_collection", counted)
+    taxonomy = Taxonomy([Label("root", "Root"), *(Label(f"l{i}", f"label {i}", ("root",)) for i in range(1_000))])
+    drawing.draw_tree(taxonomy, build_tree(taxonomy, 3), tmp_path / "tree.png")
+    lines, *_, blocks = drawn
+    assert 40 < lines <= 51 and 50 < blocks < 200

@@ -10,10 +10,11 @@ from hill.taxonomy.nested import read_json, taxonomy_document
 from hill.taxonomy.paths import read_paths
 from hill.taxonomy.skos import read_skos
 from hill.taxonomy.source import Source
-from hill.taxonomy.table import header_of, is_bare_table, read_table, table_rows
+from hill.taxonomy.table import header_of, is_table, read_table
 from hill.taxonomy.taxonomy import Taxonomy
 
 SKOS_STARTS = ("@prefix", "@base", "prefix ", "base ", "<?xml", "<rdf:rdf", "<http")
+LONGEST_START = max(map(len, SKOS_STARTS))
 SKOS_SUFFIXES = {".ttl", ".rdf", ".nt", ".owl", ".xml", ".skos"}
 
 
@@ -25,7 +26,7 @@ def read_taxonomy(path: str | os.PathLike[str], language: str = "en") -> Taxonom
         language: of the labels, where the file has several (SKOS).
     """
     source = Source.open(Path(path))
-    start, suffix = source.text.lstrip().casefold(), source.path.suffix.casefold()
+    start, suffix = source.text.lstrip()[:LONGEST_START].casefold(), source.path.suffix.casefold()
     if suffix in SKOS_SUFFIXES or start.startswith(SKOS_STARTS):
         return read_skos(source, language)
     if suffix == ".json" or start.startswith(("{", "[")):
@@ -38,9 +39,7 @@ def read_taxonomy(path: str | os.PathLike[str], language: str = "en") -> Taxonom
 def _read_lines(source: Source, suffix: str) -> Taxonomy:
     first = next(text for _, text in source.lines())
     if "\t" in first or suffix == ".tsv":
-        rows = [cells for _, cells in table_rows(source)] if "\t" in first else []
-        is_table = not rows or header_of(rows[0]) or is_bare_table(rows)
-        return read_table(source) if is_table else read_edges(source)
+        return read_table(source) if "\t" not in first or is_table(source) else read_edges(source)
     if suffix == ".csv" or header_of(first.split(",")) or header_of(first.split(";")):
         return read_table(source)
     return read_paths(source)

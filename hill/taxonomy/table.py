@@ -4,6 +4,7 @@ import csv
 import io
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 
 from hill.errors import TaxonomyError
 from hill.taxonomy.label import Label
@@ -16,29 +17,34 @@ Row = tuple[int, list[str]]
 
 def read_table(source: Source) -> Taxonomy:
     """Labels by row. Several parents are joined by `|`; where there is no name column the id is the name."""
-    rows = list(table_rows(source))
-    if not rows:
+    rows = table_rows(source)
+    first = next(rows, None)
+    if first is None:
         raise TaxonomyError(f"taxonomy file '{source.path}' holds no labels, only empty cells")
-    header = header_of(rows[0][1])
+    header = header_of(first[1])
     if header is None:
-        return _read_bare(source, rows)
-    found = [Found(_label(header, _of_width(source, row, len(header), "the header")), row[0]) for row in rows[1:]]
+        return _read_bare(source, first, rows)
+    found = [Found(_label(header, _of_width(source, row, len(header), "the header")), row[0]) for row in rows]
     return source.taxonomy(found)
 
 
-def _read_bare(source: Source, rows: list[Row]) -> Taxonomy:
+def _read_bare(source: Source, first: Row, others: Iterator[Row]) -> Taxonomy:
     """A table without a header promises less: a blank name becomes the id, and siblings may share a name."""
-    columns = COLUMNS[: len(rows[0][1])]
+    columns = COLUMNS[: len(first[1])]
     found = []
-    for row in rows:
+    for row in chain([first], others):
         label = _label(columns, _of_width(source, row, len(columns), "line 1"))
         found.append(Found(label if label.name else replace(label, name=label.id), row[0]))
     return source.taxonomy(found, unique_names=False)
 
 
-def is_bare_table(rows: list[list[str]]) -> bool:
-    """Whether rows without a header are id, parents, name: only there a root has an empty second column."""
-    return 2 <= len(rows[0]) <= len(COLUMNS) and any(len(row) > 1 and not row[1].strip() for row in rows)
+def is_table(source: Source) -> bool:
+    """Whether tabs are between the columns of a table: it has a header, or a root with an empty second column."""
+    first = next(table_rows(source), None)
+    if first is None or header_of(first[1]):
+        return True
+    blank = (len(cells) > 1 and not cells[1].strip() for _, cells in table_rows(source))
+    return 2 <= len(first[1]) <= len(COLUMNS) and any(blank)
 
 
 def header_of(cells: list[str]) -> list[str] | None:

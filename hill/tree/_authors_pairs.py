@@ -28,8 +28,8 @@ class Pairs:
         children, roots = len(stars.volumes), len(stars.group_volumes)
         self._smoothing, self._roots, self._first = smoothing, children, children + roots
         self._totals: list[float] = stars.group_volumes.tolist()
-        self.groups = [*stars.groups.tolist(), *range(roots)]
-        self.parents = [children + group for group in self.groups]
+        self.groups: list[int] = [*stars.groups.tolist(), *range(roots)]
+        self.parents: list[int] = [children + group for group in self.groups]
         self.volumes: list[float] = [*stars.volumes.tolist(), *self._totals]
         self.cuts = [0.0] * self._first
         self.heap: list[tuple[float, int, int]] = []

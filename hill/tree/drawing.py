@@ -18,6 +18,8 @@ FORMATS = (".svg", ".png", ".pdf")
 NAMED = 400
 """Most labels whose names are all written; a larger coding tree is drawn as nested blocks."""
 MOST_NAMES = 80
+FINEST = 10_000
+"""Rows of a picture that can be told apart, four to a pixel; of what falls on the same ones, one is drawn."""
 ROW = 0.17
 WIDTH, TALLEST = 15.0, 22.0
 GREY = (0.6, 0.63, 0.65)
@@ -79,12 +81,23 @@ def _frame(axes: Any, layout: Layout, title: str) -> None:
 def _draw_lines(axes: Any, layout: Layout, colours: FloatArray) -> None:
     collections = need("matplotlib.collections", "plot", "drawing a tree")
     n, dense = len(colours), len(colours) > NAMED
-    below = np.flatnonzero(layout.above >= 0)
+    elbows, below = layout.elbows, np.flatnonzero(layout.above >= 0)
+    seen = _seen(n, *elbows[:, 0].T, *elbows[:, 2].T)
+    elbows, below = elbows[seen], below[seen]
     tints = colours[below] if dense else GREY
     width = 0.3 if dense else 0.8
-    lines = collections.LineCollection(list(layout.elbows), colors=tints, linewidths=width, rasterized=dense)
+    lines = collections.LineCollection(list(elbows), colors=tints, linewidths=width, rasterized=dense)
     axes.add_collection(lines)
-    axes.scatter(layout.x[:n], layout.y[:n], c=colours, s=1 if dense else 12, linewidths=0, zorder=2, rasterized=dense)
+    dots, size = _seen(n, layout.x[:n], layout.y[:n]), 1 if dense else 12
+    axes.scatter(layout.x[dots], layout.y[dots], c=colours[dots], s=size, linewidths=0, zorder=2, rasterized=dense)
+
+
+def _seen(n: int, *places: FloatArray) -> IntArray:
+    """The last of those that fall on the same places of a picture of n rows, columns and rows in turn."""
+    grid = [np.floor(each * min(1, FINEST / n)) if number % 2 else each for number, each in enumerate(places)]
+    order = np.lexsort(grid)
+    same = np.all([np.diff(each[order]) == 0 for each in grid], axis=0)
+    return np.sort(order[np.append(~same, True)]) if len(order) else order
 
 
 def _draw_blocks(axes: Any, built: BuiltTree, layout: Layout, colours: FloatArray) -> None:
@@ -92,6 +105,8 @@ def _draw_blocks(axes: Any, built: BuiltTree, layout: Layout, colours: FloatArra
     collections = need("matplotlib.collections", "plot", "drawing a tree")
     start = built.tree.sizes[0]
     low, high, x = layout.low[start:] - 0.5, layout.high[start:] + 0.5, layout.x[start:]
+    if (step := start / FINEST) > 1:  # a block stands for all that fall on its rows
+        low, high = np.floor(low / step) * step, np.ceil(high / step) * step
     corners = [(x, low), (x + 0.97, low), (x + 0.97, high), (x, high)]
     order = np.lexsort((low, x))
     tints = np.empty((len(x), 3))
@@ -99,8 +114,9 @@ def _draw_blocks(axes: Any, built: BuiltTree, layout: Layout, colours: FloatArra
     shade = np.where(np.arange(len(x)) % 2, 0.25, 0.45)[:, None]
     tints[order] = colours[first[order]] * (1 - shade) + shade
     tints[x == 0] = 0.88
-    blocks = np.stack([np.stack(corner, axis=1) for corner in corners], axis=1)
-    axes.add_collection(collections.PolyCollection(list(blocks), facecolors=tints, linewidths=0, rasterized=True))
+    seen = _seen(start, x, low, x, high)
+    blocks = np.stack([np.stack(corner, axis=1) for corner in corners], axis=1)[seen]
+    axes.add_collection(collections.PolyCollection(list(blocks), facecolors=tints[seen], linewidths=0, rasterized=True))
 
 
 def _largest(layout: Layout, n: int) -> IntArray:
@@ -108,9 +124,9 @@ def _largest(layout: Layout, n: int) -> IntArray:
     if n <= NAMED:
         return np.arange(n)
     below = np.ones(n)
-    for point in np.argsort(-layout.x, kind="stable"):
-        if layout.above[point] >= 0:
-            below[layout.above[point]] += below[point]
+    order = np.argsort(-layout.x, kind="stable")
+    for points in np.split(order, np.flatnonzero(np.diff(layout.x[order])) + 1)[:-1]:
+        np.add.at(below, layout.above[points], below[points])
     taken: list[int] = []
     for point in np.argsort(-below, kind="stable")[: 3 * MOST_NAMES].tolist():
         if all(abs(layout.y[point] - layout.y[other]) > n / MOST_NAMES for other in taken):

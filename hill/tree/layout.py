@@ -31,20 +31,26 @@ class Layout:
 
 def taxonomy_layout(taxonomy: Taxonomy) -> Layout:
     """A row a label, each under its first parent, children in order; the column is the depth there."""
-    n = len(taxonomy)
-    first = np.array([parents[0] if len(parents := taxonomy.parents(row)) else -1 for row in range(n)], dtype=np.int64)
-    children: list[list[int]] = [[] for _ in range(n)]
-    for row in range(n - 1, -1, -1):
-        if first[row] >= 0:
-            children[first[row]].append(row)
-    x, y = np.zeros(n), np.zeros(n)
-    waiting = taxonomy.roots.tolist()[::-1]
-    for place in range(n):
-        row = waiting.pop()
-        y[row] = place
-        x[row] = x[first[row]] + 1 if first[row] >= 0 else 0
-        waiting.extend(children[row])
+    first, n = taxonomy.first_parents, len(taxonomy)
+    sizes, x, y = np.ones(n), np.zeros(n), np.zeros(n)
+    for rows in taxonomy.levels[:0:-1]:
+        np.add.at(sizes, first[rows], sizes[rows])
+    before = _before(first, sizes)
+    y[taxonomy.roots] = before[taxonomy.roots]
+    for rows in taxonomy.levels[1:]:
+        x[rows], y[rows] = x[first[rows]] + 1, y[first[rows]] + 1 + before[rows]
     return Layout(x, y, first, y, y)
+
+
+def _before(parents: IntArray, sizes: FloatArray) -> FloatArray:
+    """The summed sizes of the earlier children of the same parent."""
+    order = np.argsort(parents, kind="stable")
+    ends = np.cumsum(sizes[order])
+    fresh = np.diff(parents[order], prepend=-2) != 0
+    starts = (ends - sizes[order])[fresh]
+    before = np.empty(len(sizes))
+    before[order] = ends - sizes[order] - starts[np.cumsum(fresh) - 1]
+    return before
 
 
 def tree_layout(tree: CodingTree, rank: FloatArray) -> Layout:
