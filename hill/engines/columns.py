@@ -14,6 +14,8 @@ from hill.extras import need
 from hill.predictor import Predictor, chosen_cells
 from hill.types import BoolArray, IntArray
 
+MOST_STEPS = 10_000
+"""Label ids in the paths of a row: what many deep paths share is in each of them, while `labels` has it once."""
 Chosen = tuple[IntArray, IntArray, npt.NDArray[np.float32], BoolArray]
 """Text, label, score, and whether the label is the end of a path, of every label that was chosen."""
 
@@ -31,10 +33,10 @@ class Columns:
         self._parents: csr_array[Any] = csr_array(
             (np.ones(len(child), dtype=np.int32), (child, parent)), shape=(len(taxonomy), len(taxonomy))
         )
-        paths = [next(taxonomy.paths(row)) for row in range(len(taxonomy))]
-        self._steps = np.array([step for path in paths for step in path], dtype=np.int64)
-        self._lengths = np.array([len(path) for path in paths], dtype=np.int64)
-        self._starts = np.cumsum(self._lengths) - self._lengths
+        self._above = taxonomy.first_parents
+        self._lengths = np.ones(len(taxonomy), dtype=np.int64)  # labels on the first path to each
+        for rows in taxonomy.levels[1:]:
+            self._lengths[rows] += self._lengths[self._above[rows]]
 
     @property
     def schema(self) -> Any:
@@ -78,14 +80,24 @@ class Columns:
         return document, label, score, end
 
     def _paths(self, document: IntArray, label: IntArray, score: npt.NDArray[Any], count: int) -> Any:
-        """The path to every label that ends one, the best first."""
+        """The path to every label that ends one, the best first, as far as a row has room for them."""
         order = np.lexsort((label, -score, document))
+        order = order[_fitting(document[order], self._lengths[label[order]])]
         ends = label[order]
-        lengths = self._lengths[ends]
-        stops = np.cumsum(lengths)
-        steps = self._steps[np.arange(lengths.sum()) + np.repeat(self._starts[ends] - stops + lengths, lengths)]
-        paths = self._list(np.append(0, stops), self._ids.take(self._arrow.array(steps)))
-        return self._list(_bounds(document, count), paths)
+        bounds = np.append(0, np.cumsum(self._lengths[ends]))
+        paths = self._list(bounds, self._ids.take(self._arrow.array(self._walk(ends, bounds))))
+        return self._list(_bounds(document[order], count), paths)
+
+    def _walk(self, ends: IntArray, bounds: IntArray) -> IntArray:
+        """The labels from a root down to each of these, one path after the other."""
+        steps = np.empty(bounds[-1], dtype=np.int64)
+        here, place = ends, bounds[1:] - 1
+        while len(here):
+            steps[place] = here
+            above = self._above[here]
+            going = above >= 0
+            here, place = above[going], place[going] - 1
+        return steps
 
     def _list(self, bounds: IntArray, values: Any) -> Any:
         return self._arrow.ListArray.from_arrays(self._arrow.array(bounds.astype(np.int32)), values)
@@ -94,3 +106,12 @@ class Columns:
 def _bounds(document: IntArray, count: int) -> IntArray:
     """Where the values of each text begin and end (texts + 1)."""
     return np.append(0, np.cumsum(np.bincount(document, minlength=count)))
+
+
+def _fitting(document: IntArray, lengths: IntArray) -> BoolArray:
+    """Which paths, sorted by text, have room in the row of their text; the first has always."""
+    fresh = np.diff(document, prepend=-1) != 0
+    ends = np.cumsum(lengths)
+    used = ends - (ends - lengths)[fresh][np.cumsum(fresh) - 1]
+    fits: BoolArray = fresh | (used <= MOST_STEPS)
+    return fits
