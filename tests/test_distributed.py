@@ -4,14 +4,11 @@ import fcntl
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field, replace
-from multiprocessing import get_context
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,46 +16,32 @@ import torch
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
-import hill.nn.keep
-from hill.classifier import HillClassifier
 from hill.cli import app
-from hill.data.documents import label_documents
 from hill.disk import LOCK
 from hill.errors import ConfigError, HillError
-from hill.models import MODELS
 from hill.nn.across import is_shared, whole
 from hill.nn.structure import RowNorm
 from hill.taxonomy.nested import taxonomy_document
-from hill.train import Epoch, Step
 from hill.train.ranks import Ranks, join, joined
-from tests.conftest import ROOT, animals_taxonomy, toy_documents
+from tests.conftest import ROOT, animals_taxonomy
+from tests.ranks import (
+    ALWAYS,
+    DOCUMENTS,
+    TRAIN,
+    Job,
+    apart,
+    be_rank,
+    classifier,
+    learn,
+    numbers,
+    read,
+    start,
+    still_encoder,
+    toy_data,
+)
 
 pytest.importorskip("accelerate")
 psutil = pytest.importorskip("psutil")
-
-FORKS = get_context("forkserver")
-FORKS.set_forkserver_preload(
-    ["tests.test_distributed", "accelerate", "torch._dynamo", "transformers.models.bert.modeling_bert"]
-)
-TRAIN = {"batch_size": 7, "encoder_lr": 1e-3, "lr": 1e-3, "device": "cpu", "epochs": 3}
-ALWAYS = {"checkpoint_seconds": 0.0}
-DOCUMENTS = 50
-"""An epoch is 7 batches of 7, of which 2 ranks take 4 and 3, and 4 ranks 2, 2, 2 and 1; and one of 1, for all ranks."""
-UNMOVED = ("structure.levels.0.linear.0.bias", "structure.levels.0.linear.1.bias", "running_mean")
-"""A bias before BatchNorm changes nothing but the running mean: its gradient is rounding, which Adam magnifies."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """A training, perhaps one that stops early or goes on with what is in its folder."""
-
-    name: str
-    model: str = "hill"
-    settings: dict[str, Any] = field(default_factory=dict)
-    train: dict[str, Any] = field(default_factory=dict)
-    stop: int = 0
-    resume: bool = False
-
 
 CASES = [
     Job("flat", "flat", train={"accumulate": 2, "head_start": "off", "clip": 0.1}),
@@ -72,89 +55,10 @@ STOPPED = Job("stopped", "hill", {"contrast": 0.5}, ALWAYS, stop=13)
 DROPPING = Job("dropping", "flat", {"dropout": 0.1}, ALWAYS | {"head_start": "off", "epochs": 2})
 
 
-def classifier(job: Job, encoder: Path) -> HillClassifier:
-    known = {name: 0.0 for name in ("dropout", "readout_dropout") if hasattr(MODELS[job.model].Config, name)}
-    height = {"height": 2} if job.model == "hill" else {}
-    settings = {"model": {"encoder": str(encoder), **height, **known, **job.settings}, "train": TRAIN | job.train}
-    return HillClassifier(animals_taxonomy(), job.model, settings)
-
-
-def toy_data(documents: int = DOCUMENTS) -> dict[str, Any]:
-    sizes = (("train", documents, 1), ("dev", 23, 2))
-    return {name: label_documents(*toy_documents(n, seed), animals_taxonomy()) for name, n, seed in sizes}
-
-
-def do(job: Job, encoder: Path, folder: Path) -> None:
-    """Train, and leave losses, metrics and the weights after the last step."""
-    model, rank = classifier(job, encoder), joined().rank
-    found: dict[str, Any] = {"losses": [], "documents": [], "epochs": []}
-    for report in model.training(toy_data(), folder / job.name, job.resume):
-        if isinstance(report, Step):
-            found["losses"].append(report.loss.item())
-            found["documents"].append(report.documents)
-            weights = {name: value.clone() for name, value in model._running.model.state_dict().items()}
-            if job.stop == report.step:
-                break
-        elif isinstance(report, Epoch):
-            found["epochs"].append(report.metrics)
-    found["metrics"] = model.metrics
-    save_file(weights, folder / f"{job.name}-{rank}.safetensors")
-    (folder / f"{job.name}-{rank}.json").write_text(json.dumps(found))
-
-
-def be_rank(rank: int, count: int, port: int) -> None:
-    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
-    os.environ.update({name: str(value) for name, value in names.items()}, MASTER_ADDR="127.0.0.1")
-    join("cpu")
-
-
-def learn(rank: int, count: int, port: int, encoder: Path, folder: Path, jobs: list[Job]) -> None:
-    """The trainings as this rank sees them; Gumbel noise is off, as every rank draws its own."""
-    hill.nn.keep.F.gumbel_softmax = lambda logits, tau, dim: (logits / tau).softmax(dim)  # type: ignore[attr-defined]
-    if count > 1:
-        be_rank(rank, count, port)
-    for job in jobs:
-        do(job, encoder, folder)
-    joined().leave()
-
-
-def start(program: Any, count: int, *arguments: Any) -> None:
-    """Run a program as so many ranks."""
-    os.environ["OMP_NUM_THREADS"] = "1"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    ranks = [FORKS.Process(target=program, args=(rank, count, port, *arguments)) for rank in range(count)]
-    for each in ranks:
-        each.start()
-    for each in ranks:
-        each.join(timeout=200)
-    codes = [each.exitcode for each in ranks]
-    for each in ranks:
-        each.kill()
-    assert codes == [0] * count
-
-
-def read(folder: Path, name: str, rank: int = 0) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    return json.loads((folder / f"{name}-{rank}.json").read_text()), load_file(folder / f"{name}-{rank}.safetensors")
-
-
-def apart(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
-    """The largest difference of weights that matter."""
-    assert one.keys() == other.keys()
-    named = [name for name in one if not name.endswith(UNMOVED)]
-    return max((one[name].double() - other[name].double()).abs().max().item() for name in named)
-
-
 @pytest.fixture(scope="module")
 def encoder(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny encoder without dropout."""
-    folder = tmp_path_factory.mktemp("still") / "encoder"
-    shutil.copytree(tiny_encoder, folder)
-    config = json.loads((folder / "config.json").read_text())
-    config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
+    return still_encoder(tiny_encoder, tmp_path_factory.mktemp("still") / "encoder")
 
 
 @pytest.fixture(scope="module")
@@ -181,12 +85,6 @@ def test_ranks_learn_what_one_process_learns(runs: dict[int, Path], name: str, c
             [*found["epochs"], found["metrics"]], [*alone["epochs"], alone["metrics"]], strict=True
         ):
             assert numbers(each) == pytest.approx(numbers(wanted), abs=1e-4)  # those of scores differ by rounding
-
-
-def numbers(metrics: dict[str, Any]) -> dict[str, float]:
-    flat = {f"{level['level']}.{key}": value for level in metrics["levels"] for key, value in level.items()}
-    known = {key: value for key, value in metrics.items() if key not in ("levels", "split")}
-    return known | flat
 
 
 def test_a_training_goes_on_with_other_ranks(runs: dict[int, Path]) -> None:
@@ -355,8 +253,8 @@ def test_parts_are_all_documents_once_and_small_batches_are_for_all() -> None:
 
 def test_what_launchers_ask_for_and_we_lack(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    with pytest.raises(ConfigError, match=r"accelerate is configured to use FSDP, .* set train\.recompute=true"):
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    with pytest.raises(ConfigError, match=r"accelerate is configured to use DEEPSPEED, .* with FSDP where"):
         join("cpu")
     monkeypatch.setitem(sys.modules, "accelerate", None)
     with pytest.raises(ConfigError, match=r"needs accelerate, .*pip install 'hill-htc\[distributed\]'"):

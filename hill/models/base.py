@@ -70,6 +70,8 @@ class HTCModel(nn.Module):
     """Fitted at once by `fit`, not step by step."""
     stage: str = ""
     """The one of `stages` under way; none in a training of one stage, where all losses count."""
+    parts: ClassVar[tuple[str, ...]] = ()
+    """Parts of a pretrained text encoder that the model calls by themselves."""
     text: TextEncoder
 
     def __init__(self, text: TextEncoder, taxonomy: Taxonomy, config: Any, assets: Mapping[str, Any]) -> None:

@@ -65,6 +65,7 @@ class HGCLR(HTCModel):
     """
 
     Config: ClassVar[type[ModelConfig]] = HGCLRConfig
+    parts: ClassVar[tuple[str, ...]] = ("embeddings",)
     config: HGCLRConfig
     text: Transformer
     name_ids: Tensor

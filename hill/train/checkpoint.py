@@ -2,6 +2,7 @@
 
 import shutil
 import time
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ from torch import Tensor
 from hill.errors import CheckpointError, HillError
 from hill.train.files import check_folder, load_weights, read_json, read_tensors, write_folder
 from hill.train.session import Progress, Session
+from hill.train.shards import gathered, part_of
 
 BEST = "best.safetensors"
+PARTS = ("weights", "optimiser", "random")
 FREE = ("checkpoint_seconds", "skip_nonfinite")
 """Settings of training that may be others when it is resumed: they change no step that could be taken before."""
 
@@ -34,19 +37,24 @@ class Checkpoints:
         """What is wrong with the latest state, where an earlier one was taken instead."""
 
     def due(self, session: Session) -> bool:
-        """Whether the last state is old enough for another."""
-        return session.ranks.is_main and time.monotonic() - self._last >= session.config.checkpoint_seconds
+        """Whether the last state is old enough for another, as the main rank sees it; shards need all ranks to save."""
+        due = time.monotonic() - self._last >= session.config.checkpoint_seconds
+        if not session.sharded:
+            return session.ranks.is_main and due
+        return session.progress.step % session.watch.every == 0 and session.ranks.from_main(due)
 
     def save(self, session: Session) -> None:
         """Write the state; the one before it is kept too, and only that while it is written."""
+        main = session.ranks.is_main
+        weights = gathered(session.model.state_dict(), main)
+        optimiser = gathered(_optimiser_tensors(session.optimiser), main)
         name = f"state-{session.progress.step:08d}-{session.progress.epoch:04d}"
-        if name == self._latest or not session.ranks.is_main:
+        if name == self._latest or not main:
             return
-        weights = _finite(session.model.state_dict())
         state = {"facts": self._facts, "progress": asdict(session.progress)}
         tensors = {
-            "weights.safetensors": weights,
-            "optimiser.safetensors": _optimiser_tensors(session.optimiser),
+            "weights.safetensors": _finite(weights),
+            "optimiser.safetensors": optimiser,
             "random.safetensors": _random_states(session.device),
             BEST: self._best,
         }
@@ -68,12 +76,12 @@ class Checkpoints:
 
     def keep_best(self, session: Session) -> None:
         """Keep the weights of the epoch just finished."""
-        if session.ranks.is_main:
-            weights = _finite(session.model.state_dict())
-            self._best = {name: value.detach().cpu().clone() for name, value in weights.items()}
+        weights = gathered(session.model.state_dict(), session.ranks.is_main)
+        self._best = {name: value.detach().cpu().clone() for name, value in _finite(weights).items()}
 
     def load_best(self, session: Session) -> None:
-        """Set the weights of the best epoch."""
+        """Set the weights of the best epoch; every rank has all of them."""
+        session.unshard()
         if session.ranks.is_main:
             load_weights(session.model, self._best, self._folder)
         session.ranks.spread(session.model)
@@ -91,13 +99,16 @@ class Checkpoints:
             ) from error
 
     def _resume(self, session: Session) -> bool:
-        found = session.ranks.from_main(self._read() if session.ranks.is_main else None)
-        if found is None:
+        ranks, own = session.ranks, session.model.state_dict()
+        found = self._read() if ranks.is_main else None
+        progress = ranks.from_main(found and found[0])
+        if progress is None:
             return False
-        progress, tensors = found
-        load_weights(session.model, tensors["weights"], self._folder)
-        _set_optimiser(session.optimiser, tensors["optimiser"])
-        _set_random(tensors["random"], session.device)
+        tensors = found[1] if found else {name: {} for name in PARTS}
+        weights, optimiser, random = (ranks.each_from_main(tensors[name]) for name in PARTS)
+        load_weights(session.model, {name: part_of(value, own.get(name)) for name, value in weights}, self._folder)
+        _set_optimiser(session.optimiser, optimiser)
+        _set_random(dict(random), session.device)
         session.progress = Progress(**progress)
         return True
 
@@ -110,8 +121,7 @@ class Checkpoints:
         state = read_json(folder / "state.json")
         self._check_facts(state["facts"], folder)
         self._best, self._latest = read_tensors(folder / BEST), folder.name
-        names = ("weights", "optimiser", "random")
-        return state["progress"], {name: read_tensors(folder / f"{name}.safetensors") for name in names}
+        return state["progress"], {name: read_tensors(folder / f"{name}.safetensors") for name in PARTS}
 
     def _first_whole(self, states: list[Path]) -> Path:
         for folder in states:
@@ -154,11 +164,12 @@ def _optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
     return {f"{number}.{name}": value for number, values in state.items() for name, value in values.items()}
 
 
-def _set_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+def _set_optimiser(optimiser: torch.optim.Optimizer, tensors: Iterable[tuple[str, Tensor]]) -> None:
+    weights = [weight for group in optimiser.param_groups for weight in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
+    for key, value in tensors:
         number, name = key.split(".", 1)
-        state.setdefault(int(number), {})[name] = value
+        state.setdefault(int(number), {})[name] = part_of(value, weights[int(number)])
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
 
 

@@ -43,7 +43,7 @@ def embed(session: Session, tokens: Tokens) -> Iterator[tuple[Tensor, Tensor]]:
     """The encoder's vectors of all documents, batch by batch, with which documents they are."""
     session.model.eval()
     for documents, batch in reading(session, tokens):
-        with torch.inference_mode(), session.tf32(), session.autocast():
+        with session.reading(), session.tf32(), session.autocast():
             vectors = session.ranks.whole(session.model.text.read(batch), documents)
         yield torch.from_numpy(documents), vectors.float()
 

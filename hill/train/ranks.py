@@ -5,7 +5,7 @@ import re
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,20 +15,21 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from hill.disk import claimed
 from hill.errors import ConfigError, HillError
 from hill.extras import need
 from hill.models import HTCModel
 from hill.nn.across import Shares, sharing, whole
+from hill.train.launcher import FSDP, Sharding, read_sharding
+from hill.train.shards import is_sharded
 from hill.train.stop import Stopped
 from hill.types import IntArray, Output
 
 Value = TypeVar("Value")
 LOST = ("gloo", "nccl", "connection", "peer", "timed out")
 """Words in the messages of a backend that lost another process."""
-UNKNOWN = ("FSDP", "DEEPSPEED", "MEGATRON_LM")
-"""Ways to spread a model over ranks that Accelerate knows and checkpoints here do not."""
 REMEDY = "start the same command with --resume, on any number of ranks, to go on from the last checkpoint"
 
 
@@ -41,6 +42,8 @@ class Ranks:
     device: torch.device | None = None
     """The device of this rank, where there are others."""
     accelerator: Any = None
+    sharding: Sharding | None = None
+    """How the ranks share the weights of a text encoder while they train it, where they do."""
 
     @property
     def is_main(self) -> bool:
@@ -69,18 +72,25 @@ class Ranks:
     def wrap(self, model: HTCModel, uneven: Callable[[], bool]) -> Any:
         """The model as steps call it: its gradients are averaged over ranks.
 
-        `uneven` tells whether some weights may have no gradient, which then has to be looked for in every step.
+        `uneven` tells whether some weights may have no gradient, which then has to be looked for in every step; of a
+        sharded model there can be no copy to find that out with. Shards average their gradients by themselves.
         """
         if self.count == 1:
             return model
         self.spread(model)
-        self.accelerator.ddp_handler.find_unused_parameters = uneven()
+        learner = _Learner(model)
+        apart = [name for name, weight in learner.named_parameters() if is_sharded(weight)]
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(learner, apart)  # type: ignore[no-untyped-call]
+        self.accelerator.ddp_handler.find_unused_parameters = bool(apart) or uneven()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # torch renames broadcast_buffers
-            return self.accelerator.prepare_model(_Learner(model))
+            return self.accelerator.prepare_model(learner)
 
     def adding_up(self, wrapped: Any, last: bool) -> AbstractContextManager[Any]:
-        """Gradients are averaged over ranks with the last batch of a step; those before it only add up."""
+        """Gradients are averaged over ranks with the last batch of a step; those before it only add up.
+
+        Those of shards are averaged with every batch: to add up, they would have to be whole on every rank.
+        """
         return nullcontext() if last or self.count == 1 else wrapped.no_sync()
 
     def seed_step(self, seed: int, step: int) -> None:
@@ -97,10 +107,21 @@ class Ranks:
         dist.broadcast_object_list(values, device=self.device)
         return values[0]
 
-    def spread(self, model: HTCModel) -> None:
-        """Give every rank the weights of the main one."""
+    def each_from_main(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+        """The tensors that the main rank has, one after the other: no other rank needs room for all of them."""
+        if self.count == 1:
+            yield from tensors.items()
+            return
+        for name, shape, dtype in self.from_main([(name, each.shape, each.dtype) for name, each in tensors.items()]):
+            sent = (tensors[name] if self.is_main else torch.empty(shape, dtype=dtype)).to(self.device)
+            dist.broadcast(sent, 0)
+            yield name, sent.cpu()
+
+    def spread(self, model: nn.Module) -> None:
+        """Give every rank the weights of the main one; of what is sharded, it has no more than others."""
         for weight in (*model.parameters(), *model.buffers()) if self.count > 1 else ():
-            dist.broadcast(weight.detach(), 0)
+            if not is_sharded(weight):
+                dist.broadcast(weight.detach(), 0)
 
     def check_same(self, facts: dict[str, Any]) -> None:
         """Raise unless this rank has the settings and data of the main one."""
@@ -152,22 +173,14 @@ def join(device: str = "auto") -> Ranks:
     global _joined
     if _joined.count == 1 and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         accelerate = need("accelerate", "distributed", "training on several ranks")
-        _check_launcher()
+        sharding = read_sharding()
+        os.environ[FSDP] = "false"  # else Accelerate would shard whole models, on GPUs alone
         options = accelerate.DistributedDataParallelKwargs(broadcast_buffers=False)
         cpu = device == "cpu" or not torch.cuda.is_available()
         accelerator = accelerate.Accelerator(cpu=cpu, mixed_precision="no", kwargs_handlers=[options])
-        _joined = Ranks(accelerator.process_index, accelerator.num_processes, accelerator.device, accelerator)
+        _joined = Ranks(accelerator.process_index, accelerator.num_processes, accelerator.device, accelerator, sharding)
         _on_stop(_stop)
     return _joined
-
-
-def _check_launcher() -> None:
-    for name in UNKNOWN:
-        if os.environ.get(f"ACCELERATE_USE_{name}", "").lower() == "true":
-            raise ConfigError(
-                f"accelerate is configured to use {name}, which training does not support: every rank holds the whole "
-                "model; configure it without, and set train.recompute=true where memory is short"
-            )
 
 
 def _on_stop(handler: Any) -> None:

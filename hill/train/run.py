@@ -81,6 +81,7 @@ def run(
     board = need("torch.utils.tensorboard", "track", "--tensorboard") if tensorboard else None
     with ranks.claiming(out), ranks.watching():
         log = Log(out / "log.jsonl", board) if ranks.is_main else None
+        session.shard()
         if resume and checkpoints.resume(session):
             if log:
                 log.write({"resumed": session.progress.step, "ranks": ranks.count})

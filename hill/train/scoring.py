@@ -69,7 +69,7 @@ def score_documents(session: Session, tokens: Tokens, keep: int = 0) -> Iterator
     most = most_kept(keep, labels)
     waiting: tuple[IntArray, Sequence[Tensor]] | None = None
     for documents, batch in reading(session, tokens):
-        with torch.inference_mode(), session.tf32(), session.autocast():
+        with session.reading(), session.tf32(), session.autocast():
             found = [session.ranks.whole(each, documents) for each in _read(session.model, batch, most)]
         if waiting:
             yield waiting[0], _table(waiting[1], labels)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from scipy.sparse import csr_array
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from hill.data.tokens import Tokens
@@ -19,6 +19,7 @@ from hill.nn import Transformer
 from hill.train.config import TrainConfig
 from hill.train.optim import make_optimiser
 from hill.train.ranks import Ranks, joined
+from hill.train.shards import shard, with_room, without_weights
 from hill.types import IntArray
 
 READ_STEPS = 10
@@ -60,14 +61,14 @@ class Watch:
 
     def __init__(self, skip: bool, often: bool) -> None:
         self._skip = skip
-        self._most = 1 if often else READ_STEPS
+        self.every = 1 if often else READ_STEPS
         self._row = 0
         self._unread: list[tuple[int, IntArray, Tensor, Tensor]] = []
 
     def add(self, progress: Progress, data: Split, documents: IntArray, loss: Tensor, bad: Tensor) -> None:
         """Note the step just taken on these documents."""
         self._unread.append((progress.step, documents, loss, bad))
-        if len(self._unread) >= self._most:
+        if len(self._unread) >= self.every:
             self.read(progress, data)
 
     def read(self, progress: Progress, data: Split) -> None:
@@ -112,8 +113,12 @@ class Session:
             )
         self.device = self.ranks.device or self.device
         self.model.to(self.device)
+        self._whole: nn.Module | None = None
         self._set_up_encoder()
         self.watch = Watch(self.config.skip_nonfinite, often=self.device.type == "cpu")
+        self._make_optimiser()
+
+    def _make_optimiser(self) -> None:
         self.optimiser = make_optimiser(self.model, self.config, self.packed and self.device.type == "cuda")
 
     def _set_up_encoder(self) -> None:
@@ -129,6 +134,34 @@ class Session:
         elif self.config.recompute:
             text.encoder.gradient_checkpointing_enable()  # type: ignore[operator]
 
+    def shard(self) -> None:
+        """Let ranks that are to share the text encoder do so from here on."""
+        wanted, text = self.ranks.sharding, self.model.text
+        if wanted is None:
+            return
+        if not isinstance(text, Transformer):
+            raise ConfigError(
+                f"accelerate is configured to use FSDP, but the text encoder is a {type(text).__name__}, which is too "
+                "small to be shared; configure it without, or set model.text=transformer"
+            )
+        self.ranks.spread(text.encoder)
+        self._whole = without_weights(text.encoder)
+        shard(text.encoder, wanted, self.device, [getattr(text.encoder, part) for part in self.model.parts])
+        self._set_up_encoder()
+        self._make_optimiser()
+
+    def unshard(self) -> None:
+        """Let every rank hold the whole text encoder again, its weights to be set, and nothing of the optimiser."""
+        if self._whole is not None:
+            text: Any = self.model.text
+            text.encoder, self._whole = with_room(self._whole, self.device), None
+            self._make_optimiser()
+
+    @property
+    def sharded(self) -> bool:
+        """Whether ranks share the text encoder: then all of them compute with it together, or none."""
+        return self._whole is not None
+
     @property
     def bf16(self) -> bool:
         """Whether matrices are multiplied in bf16; weights stay fp32."""
@@ -140,7 +173,7 @@ class Session:
     def packed(self) -> bool:
         """Whether documents are read packed: on a GPU, in bf16, where the model needs no more than their vectors."""
         on_gpu = self.device.type == "cuda" and self.bf16
-        return on_gpu and self.model.by_vector and self.model.text.packs
+        return on_gpu and self.model.by_vector and self.model.text.packs and not self.sharded
 
     @property
     def pad(self) -> int:
@@ -150,6 +183,10 @@ class Session:
     def autocast(self) -> AbstractContextManager[Any]:
         """Mixed precision where the settings and the device want it; for forward passes only."""
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bf16)
+
+    def reading(self) -> AbstractContextManager[Any]:
+        """No gradients; what ranks gather for a pass serves later ones, which may have them."""
+        return torch.no_grad() if self.sharded else torch.inference_mode()
 
     @contextmanager
     def tf32(self) -> Iterator[None]:

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from hill.data.batches import collate, move, to_device, training_order
 from hill.data.resident import Resident
 from hill.train.session import Session, Split
+from hill.train.shards import clip_grads, norm_of
 from hill.types import Batch, IntArray, Output, Packed
 
 
@@ -95,12 +95,12 @@ class Steps:
         """
         model, clip = self.session.model, self.session.config.clip
         optimiser: Any = self.session.optimiser
-        norm = get_total_norm([weight.grad for weight in model.parameters() if weight.grad is not None])
+        norm = norm_of([weight.grad for weight in model.parameters() if weight.grad is not None])
         bad = 1 - (norm.isfinite() & loss.isfinite()).float()
         if self.session.ranks.count > 1:
             dist.all_reduce(bad, dist.ReduceOp.MAX)
         if clip:
-            clip_grads_with_norm_(model.parameters(), clip, norm)
+            clip_grads(model.parameters(), clip, norm)
         if optimiser.param_groups[0]["fused"]:
             optimiser.found_inf = bad
             optimiser.step()

@@ -1,0 +1,155 @@
+"""Trainings on several ranks for tests: processes on the CPU that leave losses, metrics and weights in a folder."""
+
+import json
+import os
+import shutil
+import socket
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+import hill.nn.keep
+from hill.classifier import HillClassifier
+from hill.data.documents import label_documents
+from hill.models import MODELS
+from hill.train import Epoch, Step
+from hill.train.ranks import join, joined
+from tests.conftest import animals_taxonomy, toy_documents
+
+FORKS = get_context("forkserver")
+FORKS.set_forkserver_preload(
+    ["tests.ranks", "accelerate", "torch._dynamo", "torch.distributed.fsdp", "transformers.models.bert.modeling_bert"]
+)
+TRAIN = {"batch_size": 7, "encoder_lr": 1e-3, "lr": 1e-3, "device": "cpu", "epochs": 3}
+ALWAYS = {"checkpoint_seconds": 0.0}
+DOCUMENTS = 50
+"""An epoch is 7 batches of 7, of which 2 ranks take 4 and 3, and 4 ranks 2, 2, 2 and 1; and one of 1, for all ranks."""
+UNMOVED = ("structure.levels.0.linear.0.bias", "structure.levels.0.linear.1.bias", "running_mean")
+"""A bias before BatchNorm changes nothing but the running mean: its gradient is rounding, which Adam magnifies."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training, perhaps one that stops early or goes on with what is in its folder."""
+
+    name: str
+    model: str = "hill"
+    settings: dict[str, Any] = field(default_factory=dict)
+    train: dict[str, Any] = field(default_factory=dict)
+    stop: int = 0
+    resume: bool = False
+
+
+def classifier(job: Job, encoder: Path) -> HillClassifier:
+    known = {name: 0.0 for name in ("dropout", "readout_dropout") if hasattr(MODELS[job.model].Config, name)}
+    height = {"height": 2} if job.model == "hill" else {}
+    settings = {"model": {"encoder": str(encoder), **height, **known, **job.settings}, "train": TRAIN | job.train}
+    return HillClassifier(animals_taxonomy(), job.model, settings)
+
+
+def toy_data(documents: int = DOCUMENTS) -> dict[str, Any]:
+    sizes = (("train", documents, 1), ("dev", 23, 2))
+    return {name: label_documents(*toy_documents(n, seed), animals_taxonomy()) for name, n, seed in sizes}
+
+
+def do(job: Job, encoder: Path, folder: Path) -> None:
+    """Train, and leave losses, metrics and the weights after the last step."""
+    model, rank = classifier(job, encoder), joined().rank
+    found: dict[str, Any] = {"losses": [], "documents": [], "epochs": []}
+    for report in model.training(toy_data(), folder / job.name, job.resume):
+        if isinstance(report, Step):
+            found["losses"].append(report.loss.item())
+            found["documents"].append(report.documents)
+            weights = {name: whole(value).clone() for name, value in model._running.model.state_dict().items()}
+            found["held"] = held(model)
+            if job.stop == report.step:
+                break
+        elif isinstance(report, Epoch):
+            found["epochs"].append(report.metrics)
+    found["metrics"], found["skipped"] = model.metrics, model._running.progress.skipped
+    save_file(weights, folder / f"{job.name}-{rank}.safetensors")
+    (folder / f"{job.name}-{rank}.json").write_text(json.dumps(found))
+
+
+def whole(weight: Any) -> torch.Tensor:
+    found: torch.Tensor = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
+    return found
+
+
+def held(model: HillClassifier) -> dict[str, list[int]]:
+    """Numbers that this rank holds of the weights of text and rest, and of the optimiser's means of each."""
+    session = model._running
+    counts = {"text": [0, 0], "rest": [0, 0]}
+    for name, weight in session.model.named_parameters():
+        of = counts["text" if name.startswith("text.") else "rest"]
+        for place, tensors in enumerate(([weight], session.optimiser.state[weight].values())):
+            local = [each.to_local() if hasattr(each, "to_local") else each for each in tensors]
+            assert all(each.dtype == torch.float32 for each in local)
+            of[place] += sum(each.untyped_storage().nbytes() // 4 for each in local if each.dim())
+    return counts
+
+
+def be_rank(rank: int, count: int, port: int) -> None:
+    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in names.items()}, MASTER_ADDR="127.0.0.1")
+    join("cpu")
+
+
+def learn(
+    rank: int, count: int, port: int, encoder: Path, folder: Path, jobs: list[Job], told: dict[str, str] | None = None
+) -> None:
+    """The trainings as this rank, told so by its launcher, sees them; Gumbel noise is off, as each draws its own."""
+    os.environ.update(told or {})
+    hill.nn.keep.F.gumbel_softmax = lambda logits, tau, dim: (logits / tau).softmax(dim)  # type: ignore[attr-defined]
+    if count > 1:
+        be_rank(rank, count, port)
+    for job in jobs:
+        do(job, encoder, folder)
+    joined().leave()
+
+
+def start(program: Any, count: int, *arguments: Any) -> None:
+    """Run a program as so many ranks."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ranks = [FORKS.Process(target=program, args=(rank, count, port, *arguments)) for rank in range(count)]
+    for each in ranks:
+        each.start()
+    for each in ranks:
+        each.join(timeout=200)
+    codes = [each.exitcode for each in ranks]
+    for each in ranks:
+        each.kill()
+    assert codes == [0] * count
+
+
+def read(folder: Path, name: str, rank: int = 0) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    return json.loads((folder / f"{name}-{rank}.json").read_text()), load_file(folder / f"{name}-{rank}.safetensors")
+
+
+def apart(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    """The largest difference of weights that matter."""
+    assert one.keys() == other.keys()
+    named = [name for name in one if not name.endswith(UNMOVED)]
+    return max((one[name].double() - other[name].double()).abs().max().item() for name in named)
+
+
+def numbers(metrics: dict[str, Any]) -> dict[str, float]:
+    flat = {f"{level['level']}.{key}": value for level in metrics["levels"] for key, value in level.items()}
+    known = {key: value for key, value in metrics.items() if key not in ("levels", "split")}
+    return known | flat
+
+
+def still_encoder(encoder: Path, folder: Path) -> Path:
+    """An encoder without dropout."""
+    shutil.copytree(encoder, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
