@@ -13,11 +13,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import hill.nn.keep
+import hill.train.steps
 from hill.classifier import HillClassifier
 from hill.data.documents import label_documents
 from hill.models import MODELS
+from hill.nn.sampled import SampledLoss
 from hill.train import Epoch, Step
 from hill.train.ranks import join, joined
+from hill.train.shards import norm_of
 from tests.conftest import animals_taxonomy, toy_documents
 
 FORKS = get_context("forkserver")
@@ -40,15 +43,18 @@ class Job:
     model: str = "hill"
     settings: dict[str, Any] = field(default_factory=dict)
     train: dict[str, Any] = field(default_factory=dict)
+    decode: dict[str, Any] = field(default_factory=dict)
     stop: int = 0
     resume: bool = False
+    poisoned: int = 0
+    """The step in which one number of the last rank's gradients is none."""
 
 
 def classifier(job: Job, encoder: Path) -> HillClassifier:
     known = {name: 0.0 for name in ("dropout", "readout_dropout") if hasattr(MODELS[job.model].Config, name)}
     height = {"height": 2} if job.model == "hill" else {}
     settings = {"model": {"encoder": str(encoder), **height, **known, **job.settings}, "train": TRAIN | job.train}
-    return HillClassifier(animals_taxonomy(), job.model, settings)
+    return HillClassifier(animals_taxonomy(), job.model, {**settings, "decode": job.decode})
 
 
 def toy_data(documents: int = DOCUMENTS) -> dict[str, Any]:
@@ -60,16 +66,17 @@ def do(job: Job, encoder: Path, folder: Path) -> None:
     """Train, and leave losses, metrics and the weights after the last step."""
     model, rank = classifier(job, encoder), joined().rank
     found: dict[str, Any] = {"losses": [], "documents": [], "epochs": []}
+    weights: dict[str, torch.Tensor] = {}
     for report in model.training(toy_data(), folder / job.name, job.resume):
         if isinstance(report, Step):
             found["losses"].append(report.loss.item())
             found["documents"].append(report.documents)
-            weights = {name: whole(value).clone() for name, value in model._running.model.state_dict().items()}
-            found["held"] = held(model)
             if job.stop == report.step:
                 break
         elif isinstance(report, Epoch):
             found["epochs"].append(report.metrics)
+            weights = {name: whole(value).clone() for name, value in model._running.model.state_dict().items()}
+            found["held"] = held(model)
     found["metrics"], found["skipped"] = model.metrics, model._running.progress.skipped
     save_file(weights, folder / f"{job.name}-{rank}.safetensors")
     (folder / f"{job.name}-{rank}.json").write_text(json.dumps(found))
@@ -107,9 +114,31 @@ def learn(
     hill.nn.keep.F.gumbel_softmax = lambda logits, tau, dim: (logits / tau).softmax(dim)  # type: ignore[attr-defined]
     if count > 1:
         be_rank(rank, count, port)
+    SampledLoss.draw = draw_all  # type: ignore[method-assign]
     for job in jobs:
+        hill.train.steps.norm_of = poisoning(job.poisoned if joined().rank == count - 1 else 0)
         do(job, encoder, folder)
     joined().leave()
+
+
+def draw_all(self: SampledLoss, lists: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A draw of every label, with which a sampled loss is exact: those of the documents first, then the others."""
+    known, labels = lists.flatten(), torch.arange(self.labels)
+    times = (known[:, None] == torch.arange(self.labels + 1)).sum(dim=0)
+    return torch.cat([known, labels]), torch.cat([(known < self.labels) / times[known], (times[labels] == 0).float()])
+
+
+def poisoning(step: int) -> Any:
+    """The norm of gradients, one number of which is none when it is asked for the so manyth time."""
+    calls = iter(range(1, 1_000))
+
+    def norm(grads: list[Any]) -> torch.Tensor:
+        if next(calls) == step:
+            local = grads[0].to_local() if hasattr(grads[0], "to_local") else grads[0]
+            local.view(-1)[0] = torch.nan
+        return norm_of(grads)
+
+    return norm
 
 
 def start(program: Any, count: int, *arguments: Any) -> None:
