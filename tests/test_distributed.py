@@ -20,6 +20,7 @@ from hill.cli import app
 from hill.disk import LOCK
 from hill.errors import ConfigError, HillError
 from hill.nn.across import is_shared, whole
+from hill.nn.sampled import SampledLoss
 from hill.nn.structure import RowNorm
 from hill.taxonomy.nested import taxonomy_document
 from hill.train.ranks import Ranks, join, joined
@@ -43,14 +44,22 @@ from tests.ranks import (
 pytest.importorskip("accelerate")
 psutil = pytest.importorskip("psutil")
 
+ADDED_UP = {"accumulate": 2, "head_start": "off", "clip": 0.1}
 CASES = [
-    Job("flat", "flat", train={"accumulate": 2, "head_start": "off", "clip": 0.1}),
+    Job("flat", "flat", train=ADDED_UP),
     Job("hill", "hill", {"contrast": 0.5}),
     Job("hgclr", "hgclr", {"contrast": 0.5, "keep": 0.35}),  # no token is near it: rounding decides nothing
     Job("weighted", "hill", {"negatives": "weighted"}, {"stages": "two", "contrast_epochs": 1}),
     Job("alike", "hill", {"positives": "alike", "loss": "softmax"}, {"head_start": "off", "freeze": 1}),
     Job("untied", "hill", {"contrast": 0.0, "loss": "conditional-softmax"}, {"head_start": "off"}),
+    Job("sampled", "flat", {"sample": 3}, ADDED_UP, {"keep": 4}),
+    Job("sampled-hill", "hill", {"sample": 3, "contrast": 0.5, "positives": "alike"}, decode={"keep": 4}),
 ]
+EXACT = [
+    Job("exact", "flat", {}, ADDED_UP, {"keep": 4}),
+    Job("exact-hill", "hill", {"contrast": 0.5, "positives": "alike"}, decode={"keep": 4}),
+]
+DRAWS = 2_000
 STOPPED = Job("stopped", "hill", {"contrast": 0.5}, ALWAYS, stop=13)
 DROPPING = Job("dropping", "flat", {"dropout": 0.1}, ALWAYS | {"head_start": "off", "epochs": 2})
 
@@ -69,7 +78,8 @@ def runs(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, P
     for count in (1, 4):
         shutil.copytree(found[2] / STOPPED.name, found[count] / STOPPED.name)
         resumed = replace(STOPPED, stop=0, resume=True)
-        start(learn, count, encoder, found[count], [*CASES[: 3 if count == 4 else None], resumed])
+        more = CASES[:3] if count == 4 else [*CASES, *EXACT]
+        start(learn, count, encoder, found[count], [*more, resumed])
     return found
 
 
@@ -85,6 +95,79 @@ def test_ranks_learn_what_one_process_learns(runs: dict[int, Path], name: str, c
             [*found["epochs"], found["metrics"]], [*alone["epochs"], alone["metrics"]], strict=True
         ):
             assert numbers(each) == pytest.approx(numbers(wanted), abs=1e-4)  # those of scores differ by rounding
+
+
+@pytest.mark.parametrize("suffix", ["", "-hill"])
+def test_a_loss_over_a_sample_of_all_labels_is_exact_on_every_number_of_ranks(
+    runs: dict[int, Path], suffix: str
+) -> None:
+    wanted, weights = read(runs[1], f"exact{suffix}")
+    for count in (1, 2):
+        found, same = read(runs[count], f"sampled{suffix}")
+        assert found["losses"] == pytest.approx(wanted["losses"], abs=1e-5)
+        assert apart(weights, same) < 1e-5
+        assert numbers(found["metrics"]) == pytest.approx(numbers(wanted["metrics"]), abs=1e-4)
+
+
+def draw_samples(rank: int, count: int, port: int, folder: Path) -> None:
+    """The loss of this rank's documents over its own sample of the labels, and the mean over many samples."""
+    be_rank(rank, count, port)
+    torch.manual_seed(rank)
+    features, lists, head = made_wide()
+    documents = np.arange(len(lists))
+    mine = joined().part(documents)
+    loss = animal_loss()
+    drawn: list[tuple[torch.Tensor, torch.Tensor]] = []
+    plain = loss.draw
+    loss.draw = lambda lists: drawn.append(plain(lists)) or drawn[-1]  # type: ignore[assignment, func-returns-value]
+    with joined().sharing(documents):
+        found = loss(features[mine], head, lists[mine])
+        found.backward()
+        with torch.no_grad():
+            many = torch.stack([loss(features[mine], head, lists[mine]) for _ in range(DRAWS)])
+    rows, weight = drawn[0]
+    grads = {"grad.weight": head.weight.grad, "grad.bias": head.bias.grad}
+    save_file({"rows": rows, "weight": weight, "loss": found.detach(), "many": many, **grads}, folder / f"{rank}.st")  # type: ignore[dict-item]
+    joined().leave()
+
+
+def animal_loss() -> SampledLoss:
+    taxonomy = animals_taxonomy()
+    child, parent = (torch.from_numpy(ends.copy()) for ends in taxonomy.edge_array.T)
+    return SampledLoss(child, parent, torch.from_numpy(taxonomy.roots), len(taxonomy), 2)
+
+
+def made_wide() -> tuple[torch.Tensor, torch.Tensor, torch.nn.Linear]:
+    """Features and label lists of 5 documents, and a head that reads them."""
+    draw = torch.Generator().manual_seed(0)
+    head = torch.nn.Linear(3, 7)
+    for weight in head.parameters():
+        weight.data = torch.randn(weight.shape, generator=draw)
+    lists = torch.tensor([[0, 1, 3], [0, 2, 7], [6, 7, 7], [0, 1, 4], [7, 7, 7]])
+    return torch.randn(5, 3, generator=draw), lists, head
+
+
+def test_each_rank_draws_its_own_sample_and_the_loss_is_that_of_all_documents(tmp_path: Path) -> None:
+    start(draw_samples, 2, tmp_path)
+    ranks = [load_file(tmp_path / f"{rank}.st") for rank in range(2)]
+    features, lists, head = made_wide()
+    targets = torch.zeros(5, 8).scatter_(1, lists, 1.0)[:, :7]
+    logits, losses = head(features), []
+    for each, documents in zip(ranks, ([0, 1, 2], [3, 4]), strict=True):
+        for document in documents:
+            for label, weight in zip(each["rows"].tolist(), each["weight"].tolist(), strict=True):
+                if label < 7 and weight:
+                    losses.append(weight * torch.nn.functional.softplus(logits[document, label]))
+            losses += [-logits[document, label] for label in lists[document].tolist() if label < 7]
+    wanted = sum(losses, start=torch.zeros(())) / (5 * 7)
+    wanted.backward()
+    exact = torch.nn.functional.binary_cross_entropy_with_logits(head(features), targets)
+    for each in ranks:
+        torch.testing.assert_close(each["loss"], wanted.detach())
+        assert abs(each["many"].mean() - exact) < 4 * each["many"].std() / DRAWS**0.5
+    for name, parameter in head.named_parameters():
+        torch.testing.assert_close(torch.stack([each[f"grad.{name}"] for each in ranks]).mean(dim=0), parameter.grad)
+    assert not torch.equal(ranks[0]["rows"][-2:], ranks[1]["rows"][-2:])
 
 
 def test_a_training_goes_on_with_other_ranks(runs: dict[int, Path]) -> None:
