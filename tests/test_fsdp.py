@@ -27,6 +27,7 @@ from tests.ranks import ALWAYS, TRAIN, Job, apart, learn, numbers, read, start, 
 pytest.importorskip("accelerate")
 
 SHARDED = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
+KEPT = SHARDED | {"FSDP_RESHARD_AFTER_FORWARD": "false"}
 CASES = [
     Job("flat", "flat", train={"accumulate": 2, "head_start": "off", "clip": 0.1, "epochs": 5}),
     Job("hill", "hill", {"contrast": 0.5}),
@@ -57,7 +58,7 @@ def runs(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, P
         hand_on(found[2], found[count], STOPPED.name)
     resumed = replace(STOPPED, stop=0, resume=True)
     start(learn, 1, encoder, found[1], [resumed])
-    start(learn, 4, encoder, found[4], [*CASES[:2], resumed], SHARDED)
+    start(learn, 4, encoder, found[4], [*CASES[:2], resumed], KEPT)
     return found
 
 

@@ -19,7 +19,7 @@ from hill.nn import Transformer
 from hill.train.config import TrainConfig
 from hill.train.optim import make_optimiser
 from hill.train.ranks import Ranks, joined
-from hill.train.shards import shard, with_room, without_weights
+from hill.train.shards import reading_shards, shard, with_room, without_weights
 from hill.types import IntArray
 
 READ_STEPS = 10
@@ -185,8 +185,8 @@ class Session:
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bf16)
 
     def reading(self) -> AbstractContextManager[Any]:
-        """No gradients; what ranks gather for a pass serves later ones, which may have them."""
-        return torch.no_grad() if self.sharded else torch.inference_mode()
+        """Forward passes without gradients."""
+        return reading_shards(self.model.text) if self.sharded else torch.inference_mode()
 
     @contextmanager
     def tf32(self) -> Iterator[None]:

@@ -4,6 +4,7 @@ What is sharded is known by `full_tensor`, as importing its type takes seconds t
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from importlib import import_module
 from typing import Any
@@ -52,6 +53,16 @@ def _layers(encoder: nn.Module, names: tuple[str, ...] | None) -> list[nn.Module
 def _listed(module: nn.Module) -> Iterator[nn.Module]:
     for child in module.children():
         yield from child if isinstance(child, nn.ModuleList) else _listed(child)
+
+
+@contextmanager
+def reading_shards(module: nn.Module) -> Iterator[None]:
+    """No gradients, and what was gathered is given back; not in inference mode, as passes with gradients reuse it."""
+    with torch.no_grad():
+        yield
+    parts: list[Any] = [part for part in module.modules() if hasattr(part, "reshard")]
+    for part in parts:
+        part.reshard()
 
 
 def without_weights(module: nn.Module) -> nn.Module:
