@@ -203,7 +203,8 @@ def test_options_that_are_refused(name: str, value: str, message: str, monkeypat
 def test_what_is_gathered_at_a_time(tiny_encoder: Path) -> None:
     encoder = transformers.AutoModel.from_pretrained(tiny_encoder)
     blocks = list(encoder.encoder.layer)
-    assert _layers(encoder, None) == _layers(encoder, ("BertLayer",)) == blocks
+    assert _layers(encoder, None) == blocks == _layers(encoder, ("BertLayer",))[::-1]
+    assert _layers(encoder, ("BertEncoder", "BertLayer"))[-1] is encoder.encoder
     assert _layers(encoder, ()) == []
     with pytest.raises(ConfigError, match=r"the encoder has no T5Block; expected some of .*BertLayer"):
         _layers(encoder, ("BertLayer", "T5Block"))

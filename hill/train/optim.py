@@ -9,6 +9,7 @@ from hill.errors import ConfigError
 from hill.models import HTCModel
 from hill.nn import TextEncoder
 from hill.train.config import TrainConfig
+from hill.train.shards import is_sharded
 from hill.types import MANY_LABELS
 
 EPSILON = 1e-8
@@ -25,7 +26,8 @@ def make_optimiser(model: HTCModel, config: TrainConfig, graphs: bool = False) -
     device = next(model.parameters()).device
     rates = [torch.tensor(rate, device=device) if graphs else rate for rate in (config.encoder_lr, config.lr)]
     groups = [{"params": part, "lr": rate} for part, rate in zip((encoder, rest), rates, strict=True)]
-    fused = device.type == "cuda" and not config.plain
+    alike = len({is_sharded(weight) for weight in encoder}) < 2  # a fused step is of shards alone, or of others
+    fused = device.type == "cuda" and not config.plain and alike
     epsilon = EPSILON if sum(map(len, model.levels)) <= MANY_LABELS else SMALL_EPSILON
     return torch.optim.AdamW(groups, eps=epsilon, weight_decay=config.weight_decay, fused=fused, capturable=graphs)
 

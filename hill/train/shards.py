@@ -18,7 +18,7 @@ from hill.errors import ConfigError
 from hill.train.launcher import Sharding
 
 
-def is_sharded(tensor: Tensor | None) -> bool:
+def is_sharded(tensor: Tensor) -> bool:
     """Whether other ranks hold the other parts of a tensor."""
     return hasattr(tensor, "full_tensor")
 
@@ -38,16 +38,17 @@ def shard(encoder: nn.Module, wanted: Sharding, device: torch.device, whole: Col
 
 
 def _layers(encoder: nn.Module, names: tuple[str, ...] | None) -> list[nn.Module]:
-    """The modules of these classes, or the elements of the outermost lists of modules."""
+    """The modules of these classes, those within others first, or the elements of the outermost lists of modules."""
     if names is None:
         return list(_listed(encoder))
-    kinds = {type(module).__name__ for module in encoder.modules()}
+    modules = [module for module in encoder.modules() if module is not encoder]
+    kinds = {type(module).__name__ for module in modules}
     if unknown := sorted({*names} - kinds):
         raise ConfigError(
             f"accelerate is configured with fsdp_transformer_layer_cls_to_wrap = {','.join(names)}, but the encoder "
             f"has no {unknown[0]}; expected some of {', '.join(sorted(kinds))}, or leave it out"
         )
-    return [module for module in encoder.modules() if type(module).__name__ in names]
+    return [module for module in reversed(modules) if type(module).__name__ in names]
 
 
 def _listed(module: nn.Module) -> Iterator[nn.Module]:
