@@ -18,10 +18,11 @@ from hill.errors import CheckpointError, DataError
 from hill.taxonomy import Taxonomy
 from hill.train import Epoch, Step, TrainConfig
 from hill.train.files import check_folder, read_tensors, write_folder
-from hill.train.optim import set_rates
+from hill.train.optim import make_optimiser, set_rates
 from hill.train.run import check_out
 from tests.conftest import animals_taxonomy, toy_documents
 from tests.forks import start
+from tests.made import make_model
 
 ALWAYS = {"checkpoint_seconds": 0.0}
 
@@ -177,6 +178,19 @@ def test_rates_rise_and_fall() -> None:
     falling = TrainConfig(encoder_lr=1.0, lr=2.0, warmup=0.1, schedule="linear")
     rates = [set_rates(optimiser, falling, step, 100) for step in (1, 10, 11, 51, 100)]
     assert rates == pytest.approx([0.1, 0.91, 0.9, 0.5, 0.01])
+
+
+def test_the_classifier_may_have_a_rate_of_its_own(tiny_encoder: Path) -> None:
+    model: Any = make_model("hill", {}, tiny_encoder).model
+    config = TrainConfig(encoder_lr=1.0, lr=2.0, classifier_lr=8.0, schedule="linear", warmup=0)
+    optimiser = make_optimiser(model, config)
+    assert set_rates(optimiser, config, 51, 100) == 0.5
+    rates = {id(weight): group["lr"] for group in optimiser.param_groups for weight in group["params"]}
+    assert rates.keys() == {id(weight) for weight in model.parameters()}
+    for part, rate in ((model.text, 0.5), (model.structure, 1.0), (model.text_view, 1.0), (model.head, 4.0)):
+        assert {rates[id(weight)] for weight in part.parameters()} == {rate}
+    shared = make_optimiser(model, TrainConfig(encoder_lr=1.0, lr=2.0))
+    assert [group["lr"] for group in shared.param_groups] == [1.0, 2.0]
 
 
 def test_an_epoch_has_every_document_once_and_its_seed_fixes_it() -> None:

@@ -27,6 +27,8 @@ class TrainConfig:
     """Learning rate of the text encoder."""
     lr: float = 1e-3
     """Learning rate of everything else, constant while the encoder warms up."""
+    classifier_lr: float = 0.0
+    """Learning rate of the linear layer that gives the logits; 0 for that of everything else."""
     warmup: float = 0.1
     """Steps over which the encoder's rate rises from 0; below 1, a share of all steps."""
     schedule: str = "linear"
@@ -81,6 +83,7 @@ class TrainConfig:
         for name in (
             "encoder_lr",
             "lr",
+            "classifier_lr",
             "head_lr",
             "warmup",
             "clip",
