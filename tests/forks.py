@@ -5,7 +5,14 @@ from multiprocessing import get_context
 from typing import Any
 
 FORKS = get_context("forkserver")
-PRELOADED = ["tests.faults.made", "accelerate", "torch._dynamo", "transformers.models.bert.modeling_bert"]
+PRELOADED = [
+    "tests.faults.made",
+    "tests.ranks",
+    "accelerate",
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+    "transformers.models.bert.modeling_bert",
+]
 
 
 def start(program: Callable[..., None], *arguments: Any, **options: Any) -> Any:

@@ -1,11 +1,11 @@
 """Trainings on several ranks for tests: processes on the CPU that leave losses, metrics and weights in a folder."""
 
+import itertools
 import json
 import os
 import shutil
 import socket
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,11 @@ from hill.nn.sampled import SampledLoss
 from hill.train import Epoch, Step
 from hill.train.ranks import join, joined
 from hill.train.shards import norm_of
+from tests import forks
 from tests.conftest import animals_taxonomy, toy_documents
 
-FORKS = get_context("forkserver")
-FORKS.set_forkserver_preload(
-    ["tests.ranks", "accelerate", "torch._dynamo", "torch.distributed.fsdp", "transformers.models.bert.modeling_bert"]
-)
+PORTS = itertools.count(20_000 + os.getpid() % 10_000)
+"""Ports that the system gives to nobody who asks for any."""
 TRAIN = {"batch_size": 7, "encoder_lr": 1e-3, "lr": 1e-3, "device": "cpu", "epochs": 3}
 ALWAYS = {"checkpoint_seconds": 0.0}
 DOCUMENTS = 50
@@ -144,18 +143,23 @@ def poisoning(step: int) -> Any:
 def start(program: Any, count: int, *arguments: Any) -> None:
     """Run a program as so many ranks."""
     os.environ["OMP_NUM_THREADS"] = "1"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    ranks = [FORKS.Process(target=program, args=(rank, count, port, *arguments)) for rank in range(count)]
-    for each in ranks:
-        each.start()
+    port = next(port for port in PORTS if is_free(port))
+    ranks = [forks.start(program, rank, count, port, *arguments) for rank in range(count)]
     for each in ranks:
         each.join(timeout=200)
     codes = [each.exitcode for each in ranks]
     for each in ranks:
         each.kill()
     assert codes == [0] * count
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as found:
+        try:
+            found.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def read(folder: Path, name: str, rank: int = 0) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:

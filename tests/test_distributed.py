@@ -45,13 +45,15 @@ pytest.importorskip("accelerate")
 psutil = pytest.importorskip("psutil")
 
 ADDED_UP = {"accumulate": 2, "head_start": "off", "clip": 0.1}
+AS_IT_IS = {"strategy": "closure", "tune": "off", "calibrate": "off"}
+"""Nothing is chosen on dev: where scores are nearly alike, rounding would choose."""
 CASES = [
     Job("flat", "flat", train=ADDED_UP),
     Job("hill", "hill", {"contrast": 0.5}),
     Job("hgclr", "hgclr", {"contrast": 0.5, "keep": 0.35}),  # no token is near it: rounding decides nothing
     Job("weighted", "hill", {"negatives": "weighted"}, {"stages": "two", "contrast_epochs": 1}),
     Job("alike", "hill", {"positives": "alike", "loss": "softmax"}, {"head_start": "off", "freeze": 1}),
-    Job("untied", "hill", {"contrast": 0.0, "loss": "conditional-softmax"}, {"head_start": "off"}),
+    Job("untied", "hill", {"contrast": 0.0, "loss": "conditional-softmax"}, {"head_start": "off"}, decode=AS_IT_IS),
     Job("sampled", "flat", {"sample": 3}, ADDED_UP, {"keep": 4}),
     Job("sampled-hill", "hill", {"sample": 3, "contrast": 0.5, "positives": "alike"}, decode={"keep": 4}),
 ]
