@@ -12,7 +12,9 @@ from hill.types import Batch, Packed
 
 UNLIMITED = 1_000_000
 TOKENS = 512
-"""Tokens that a CPU reads together where documents are read by length: more do not stay in its cache."""
+"""Tokens, padding included, that a CPU reads together where documents are read by length: more leave its cache."""
+ALIKE = 0.8
+"""How long a document is, as a share of the longest that it is read with, or longer."""
 
 
 class TextEncoder(nn.Module):
@@ -113,12 +115,12 @@ class Transformer(TextEncoder):
 
     def _read_by_length(self, ids: Tensor, mask: Tensor) -> Tensor:
         lengths, order = mask.sum(dim=1).sort(descending=True)
-        belongs = (lengths.cumsum(0) - 1) // TOKENS
-        parts = []
-        for part in dict.fromkeys(belongs.tolist()):
-            rows, longest = order[belongs == part], int(lengths[belongs == part][0])
+        parts, start = [], 0
+        for size, longest in _alike(lengths.tolist()):
+            rows = order[start : start + size]
             seen = mask[rows, :longest]
             parts.append(self.pool(self.states(ids[rows, :longest], seen), seen))
+            start += size
         return torch.cat(parts)[order.argsort()]
 
     @property
@@ -160,6 +162,18 @@ class Transformer(TextEncoder):
     def documents(self) -> dict[str, Any]:
         """The encoder's configuration."""
         return {"encoder/config.json": self._config.to_dict()}
+
+
+def _alike(lengths: list[int]) -> list[tuple[int, int]]:
+    """Lengths from the longest on, cut into parts of similar ones: how many each has, and its longest."""
+    parts: list[tuple[int, int]] = []
+    for length in lengths:
+        size, longest = parts[-1] if parts else (0, 0)
+        if length < ALIKE * longest or (size + 1) * longest > TOKENS or not size:
+            parts.append((1, length))
+        else:
+            parts[-1] = (size + 1, longest)
+    return parts
 
 
 @torch.no_grad()
