@@ -13,7 +13,7 @@ from hill.types import Batch, Packed
 UNLIMITED = 1_000_000
 TOKENS = 512
 """Tokens, padding included, that a CPU reads together where documents are read by length: more leave its cache."""
-ALIKE = 0.8
+ALIKE = 0.6
 """How long a document is, as a share of the longest that it is read with, or longer."""
 
 
