@@ -9,6 +9,7 @@ import torch
 import transformers
 from scipy.sparse import csr_array
 
+import hill.nn.text
 from hill.data.batches import collate, padded_length, reading_order
 from hill.data.resident import Resident, packed_size
 from hill.data.tokens import Tokens
@@ -168,24 +169,24 @@ def test_an_epoch_of_packed_steps_is_random_and_whole(tiny_encoder: Path) -> Non
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_a_training_on_a_cpu_reads_documents_by_length_and_learns_the_same(
+def test_a_training_on_a_cpu_leaves_out_padding_and_learns_the_same(
     tiny_encoder: Path, pooling: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hill.nn.text.TOKENS", 60)
+    monkeypatch.setattr("hill.nn.packed.TOKENS", 60)
     tokens = Tokens(random_tokens(5).ids % 20, random_tokens(5).starts)
-    data, read, found = Split(tokens, random_labels(5)), [], []
-    for plain in (True, False):
-        steps = Steps(session(tiny_encoder, plain=plain), data)
+    data, documents, read, found = Split(tokens, random_labels(5)), np.array([0, 3, 5, 1, 8]), [], []
+    spied = hill.nn.text.packed_states
+    monkeypatch.setattr("hill.nn.text.packed_states", lambda *given: read.append(given[1].ids) or spied(*given))
+    for train in ({"plain": True}, {"recompute": True}, {}):
+        steps = Steps(session(tiny_encoder, **train), data)
         text: Any = steps.session.model.train().text
         text.pooling = pooling
-        text.encoder.register_forward_pre_hook(
-            lambda _, __, given: read.append(given["input_ids"].shape), with_kwargs=True
-        )
-        found.append([steps.take([np.array([0, 3, 5, 1, 8])]).loss.item() for _ in range(3)])
-    assert found[0] == pytest.approx(found[1], rel=1e-5)
-    whole, parts = read[:3], read[3 : 3 + (len(read) - 3) // 3]
-    assert {tuple(shape) for shape in whole} == {(5, padded_length(max(tokens.lengths[[0, 3, 5, 1, 8]])))}
-    assert [tuple(shape) for shape in parts] == [(2, 30), (2, 25), (1, 16)]  # documents of 30, 25, 25, 21 and 16 tokens
+        assert not read
+        found.append([steps.take([documents]).loss.item() for _ in range(3)])
+    assert found[0] == pytest.approx(found[2], rel=1e-5) and found[0] == pytest.approx(found[1], rel=1e-5)
+    wanted = [tokens.ids[tokens.starts[n] : tokens.starts[n + 1]] for n in documents]  # of 21, 25, 16, 25 and 30 tokens
+    parts = [np.concatenate(wanted[:2]), np.concatenate(wanted[2:])]
+    assert [part.tolist() for part in read] == [part.tolist() for part in parts] * 3
 
 
 def test_scores_of_packed_documents_are_those_of_padded_ones(tiny_encoder: Path) -> None:

@@ -4,7 +4,7 @@ It reads the weights of a Transformers encoder where they lie. In bf16 they are 
 residual stream is bf16 too, which halves the memory traffic of autocast, whose normalisations return fp32.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -20,6 +20,8 @@ from hill.types import Packed
 
 PACKABLE = ("bert", "roberta", "xlm-roberta", "camembert")
 """Encoders that are BERT but for their vocabulary and the number of their first position."""
+TOKENS = 1024
+"""Tokens that a CPU takes together: more leave its cache."""
 TILE = 64
 """Tokens that the attention kernels take together."""
 ACTIVATIONS = {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
@@ -71,6 +73,19 @@ def can_pack(encoder: nn.Module) -> bool:
     config: Any = encoder.config
     known = config.model_type in PACKABLE and getattr(config, "position_embedding_type", None) in (None, "absolute")
     return known and not config.is_decoder and config.hidden_act in ACTIVATIONS
+
+
+def pack(ids: Tensor, mask: Tensor) -> Iterator[Packed]:
+    """The documents of a padded batch (B, T) one after the other, in parts of about as many tokens as a CPU likes."""
+    lengths = mask.sum(dim=1)
+    belongs = (lengths.cumsum(0) - 1) // TOKENS
+    for part in dict.fromkeys(belongs.tolist()):
+        rows = belongs == part
+        own, seen = lengths[rows], mask[rows].bool()
+        documents = torch.arange(len(own)).repeat_interleave(own)
+        bounds = F.pad(own.cumsum(0), (1, 0)).int()
+        places = (seen.cumsum(dim=1) - 1)[seen]
+        yield Packed(ids[rows][seen], places, documents, bounds, len(own), int(own.max()))
 
 
 def packed_states(encoder: nn.Module, batch: Packed, dtype: torch.dtype, layer: LayerFunction) -> Tensor:

@@ -6,15 +6,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from hill.nn.packed import best_layer, can_pack, packed_states
+from hill.nn.packed import best_layer, can_pack, pack, packed_states
 from hill.nn.pretrained import longest_input
 from hill.types import Batch, Packed
 
 UNLIMITED = 1_000_000
-TOKENS = 512
-"""Tokens, padding included, that a CPU reads together where documents are read by length: more leave its cache."""
-ALIKE = 0.6
-"""How long a document is, as a share of the longest that it is read with, or longer."""
 
 
 class TextEncoder(nn.Module):
@@ -84,8 +80,8 @@ class Transformer(TextEncoder):
         self.pooling = pooling
         self.dropout = nn.Dropout(dropout)
         self.packed_layer = best_layer()
-        self.by_length = False
-        """Whether a training reads a batch in parts of documents that are alike in length: less waste on a CPU."""
+        self.unpadded = False
+        """Whether a training leaves out the padding of a batch, where the encoder can be read so."""
 
     @property
     def _config(self) -> Any:
@@ -108,20 +104,10 @@ class Transformer(TextEncoder):
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Token ids and mask (B, T) to vectors (B, D)."""
-        in_parts = self.by_length and self.training
-        vectors = self._read_by_length(ids, mask) if in_parts else self.pool(self.states(ids, mask), mask)
-        dropped: Tensor = self.dropout(vectors)
+        if self.unpadded and self.training and self.packs:
+            return torch.cat([self.read(part) for part in pack(ids, mask)])
+        dropped: Tensor = self.dropout(self.pool(self.states(ids, mask), mask))
         return dropped
-
-    def _read_by_length(self, ids: Tensor, mask: Tensor) -> Tensor:
-        lengths, order = mask.sum(dim=1).sort(descending=True)
-        parts, start = [], 0
-        for size, longest in _alike(lengths.tolist()):
-            rows = order[start : start + size]
-            seen = mask[rows, :longest]
-            parts.append(self.pool(self.states(ids[rows, :longest], seen), seen))
-            start += size
-        return torch.cat(parts)[order.argsort()]
 
     @property
     def packs(self) -> bool:
@@ -162,18 +148,6 @@ class Transformer(TextEncoder):
     def documents(self) -> dict[str, Any]:
         """The encoder's configuration."""
         return {"encoder/config.json": self._config.to_dict()}
-
-
-def _alike(lengths: list[int]) -> list[tuple[int, int]]:
-    """Lengths from the longest on, cut into parts of similar ones: how many each has, and its longest."""
-    parts: list[tuple[int, int]] = []
-    for length in lengths:
-        size, longest = parts[-1] if parts else (0, 0)
-        if length < ALIKE * longest or (size + 1) * longest > TOKENS or not size:
-            parts.append((1, length))
-        else:
-            parts[-1] = (size + 1, longest)
-    return parts
 
 
 @torch.no_grad()

@@ -126,7 +126,8 @@ class Session:
         text = model.text
         if not isinstance(text, Transformer):
             return
-        text.by_length = self.device.type == "cpu" and not self.config.plain and not self.sharded  # ranks read as often
+        on_cpu = self.device.type == "cpu" and not self.config.plain
+        text.unpadded = on_cpu and not self.config.recompute and not self.sharded  # which need the encoder's own layers
         if self.packed and self.config.compile and self.ranks.count == 1:
             model.classify = torch.compile(model.classify)
         if self.packed and self.config.recompute:
