@@ -168,15 +168,14 @@ def test_steps_are_doubled_until_the_sum_is_right(build: Callable[[str], HillCla
 
 def test_where_few_steps_do_not_suffice_more_are_taken(fitted: HillClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
     text = noisy(1, seed=5)[0][0]
-    monkeypatch.setattr(gradients, "TOLERANCE", 1.0)
+    monkeypatch.setattr(gradients, "TOLERANCE", 1e9)
     first = explain(fitted, text, fitted.taxonomy.ids).labels
     gaps = [abs(label.gap) / max(abs(label.logit - label.baseline), 1) for label in first]
     between = float(np.mean(sorted(gaps)[2:4]))
     monkeypatch.setattr(gradients, "TOLERANCE", between)
     labels = explain(fitted, text, fitted.taxonomy.ids).labels
-    few = first[0].steps
-    assert {label.steps for label in first} == {few}
-    assert [label.steps > few for label in labels] == [gap > between for gap in gaps]
+    assert {label.steps for label in first} == {8}
+    assert [label.steps > 8 for label in labels] == [gap > between for gap in gaps]
     for label in labels:
         values, _, _ = slow_integrated(fitted, text, fitted.taxonomy.row(label.id), label.steps)
         assert np.abs(np.array(label.values) - values).max() < 1e-3
