@@ -1,7 +1,9 @@
 """Small things that many tests share."""
 
 import fcntl
+import json
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable
@@ -129,6 +131,17 @@ def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         max_position_embeddings=64,
     )
     transformers.BertModel(config, add_pooling_layer=False).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def still_encoder(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny encoder without dropout."""
+    folder = tmp_path_factory.mktemp("still") / "encoder"
+    shutil.copytree(tiny_encoder, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    (folder / "config.json").write_text(json.dumps(config))
     return folder
 
 

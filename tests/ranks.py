@@ -3,7 +3,6 @@
 import itertools
 import json
 import os
-import shutil
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -177,12 +176,3 @@ def numbers(metrics: dict[str, Any]) -> dict[str, float]:
     flat = {f"{level['level']}.{key}": value for level in metrics["levels"] for key, value in level.items()}
     known = {key: value for key, value in metrics.items() if key not in ("levels", "split")}
     return known | flat
-
-
-def still_encoder(encoder: Path, folder: Path) -> Path:
-    """An encoder without dropout."""
-    shutil.copytree(encoder, folder)
-    config = json.loads((folder / "config.json").read_text())
-    config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder

@@ -37,7 +37,6 @@ from tests.ranks import (
     numbers,
     read,
     start,
-    still_encoder,
     toy_data,
 )
 
@@ -67,21 +66,15 @@ DROPPING = Job("dropping", "flat", {"dropout": 0.1}, ALWAYS | {"head_start": "of
 
 
 @pytest.fixture(scope="module")
-def encoder(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny encoder without dropout."""
-    return still_encoder(tiny_encoder, tmp_path_factory.mktemp("still") / "encoder")
-
-
-@pytest.fixture(scope="module")
-def runs(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+def runs(still_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     """What 1, 2 and 4 ranks leave of all trainings, and what 1 and 4 make of one that 2 had begun."""
     found = {count: tmp_path_factory.mktemp(f"ranks{count}") for count in (2, 1, 4)}
-    start(learn, 2, encoder, found[2], [*CASES, STOPPED])
+    start(learn, 2, still_encoder, found[2], [*CASES, STOPPED])
     for count in (1, 4):
         shutil.copytree(found[2] / STOPPED.name, found[count] / STOPPED.name)
         resumed = replace(STOPPED, stop=0, resume=True)
         more = CASES[:3] if count == 4 else [*CASES, *EXACT]
-        start(learn, count, encoder, found[count], [*more, resumed])
+        start(learn, count, still_encoder, found[count], [*more, resumed])
     return found
 
 
@@ -251,14 +244,14 @@ def disagree(rank: int, count: int, port: int, encoder: Path, folder: Path) -> N
     os._exit(0)
 
 
-def test_a_rank_with_other_data_ends_the_job(encoder: Path, tmp_path: Path) -> None:
-    start(disagree, 2, encoder, tmp_path)
+def test_a_rank_with_other_data_ends_the_job(still_encoder: Path, tmp_path: Path) -> None:
+    start(disagree, 2, still_encoder, tmp_path)
     assert "rank 1 has documents = [49, 23], but rank 0 has [50, 23]" in (tmp_path / "1.txt").read_text()
     lost = (tmp_path / "0.txt").read_text()
     assert lost.startswith("rank 0 of 2 lost another rank (") and "start the same command with --resume" in lost
 
 
-def test_a_killed_rank_ends_the_job_and_the_last_checkpoint_resumes(encoder: Path, tmp_path: Path) -> None:
+def test_a_killed_rank_ends_the_job_and_the_last_checkpoint_resumes(still_encoder: Path, tmp_path: Path) -> None:
     for name, documents in toy_data().items():
         lines = [{"text": text, "labels": ["p"]} for text in documents.texts]
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -276,7 +269,7 @@ def test_a_killed_rank_ends_the_job_and_the_last_checkpoint_resumes(encoder: Pat
     ]
     command += [
         "--encoder",
-        str(encoder),
+        str(still_encoder),
         *(word for key, value in sets.items() for word in ("--set", f"{key}={value}")),
     ]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "hill"]
@@ -299,7 +292,7 @@ def test_a_killed_rank_ends_the_job_and_the_last_checkpoint_resumes(encoder: Pat
 
 
 def test_the_folder_that_the_main_rank_has_claimed_is_no_error_of_another(
-    encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    still_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
     (tmp_path / "taxonomy.json").write_text(json.dumps(taxonomy_document(animals_taxonomy())))
@@ -316,7 +309,7 @@ def test_the_folder_that_the_main_rank_has_claimed_is_no_error_of_another(
         monkeypatch.setattr("hill.train.ranks.join", join_late)
         monkeypatch.setattr("hill.data.read_data", read_nothing)
         words = ["train", "nothing", "--taxonomy", str(tmp_path / "taxonomy.json"), "--out", str(out)]
-        result = CliRunner().invoke(app, [*words, "--model", "flat", "--encoder", str(encoder)])
+        result = CliRunner().invoke(app, [*words, "--model", "flat", "--encoder", str(still_encoder)])
     assert str(result.exception) == "this rank goes on"
 
 

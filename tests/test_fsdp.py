@@ -25,7 +25,7 @@ from hill.train.ranks import Ranks
 from hill.train.shards import _layers, with_room, without_weights
 from tests.conftest import ROOT, animals_taxonomy, toy_documents
 from tests.made import make_model
-from tests.ranks import ALWAYS, TRAIN, Job, apart, learn, numbers, read, start, still_encoder
+from tests.ranks import ALWAYS, TRAIN, Job, apart, learn, numbers, read, start
 
 pytest.importorskip("accelerate")
 
@@ -45,23 +45,17 @@ BF16 = Job("bf16", "flat", {}, {"precision": "bf16", "head_start": "off", "epoch
 
 
 @pytest.fixture(scope="module")
-def encoder(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny encoder without dropout."""
-    return still_encoder(tiny_encoder, tmp_path_factory.mktemp("still") / "encoder")
-
-
-@pytest.fixture(scope="module")
-def runs(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+def runs(still_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     """What one process, and 2 and 4 ranks with shards, leave of all trainings, and of what the others had begun."""
     found = {count: tmp_path_factory.mktemp(f"ranks{count}") for count in (1, 2, 4)}
-    start(learn, 1, encoder, found[1], [*CASES, BF16, TURNED])
+    start(learn, 1, still_encoder, found[1], [*CASES, BF16, TURNED])
     hand_on(found[1], found[2], TURNED.name)
-    start(learn, 2, encoder, found[2], [*CASES, BF16, STOPPED, replace(TURNED, stop=0, resume=True)], SHARDED)
+    start(learn, 2, still_encoder, found[2], [*CASES, BF16, STOPPED, replace(TURNED, stop=0, resume=True)], SHARDED)
     for count in (1, 4):
         hand_on(found[2], found[count], STOPPED.name)
     resumed = replace(STOPPED, stop=0, resume=True)
-    start(learn, 1, encoder, found[1], [resumed])
-    start(learn, 4, encoder, found[4], [CASES[0], resumed], KEPT)
+    start(learn, 1, still_encoder, found[1], [resumed])
+    start(learn, 4, still_encoder, found[4], [CASES[0], resumed], KEPT)
     return found
 
 
@@ -135,7 +129,7 @@ def test_matrices_in_bf16_leave_weights_and_means_in_fp32(runs: dict[int, Path])
 CONFIG = re.search(r"```yaml\n(.*?)```", (ROOT / "docs" / "distributed.md").read_text(), re.DOTALL)
 
 
-def test_what_the_launcher_starts_with_the_documented_configuration(encoder: Path, tmp_path: Path) -> None:
+def test_what_the_launcher_starts_with_the_documented_configuration(still_encoder: Path, tmp_path: Path) -> None:
     """It leaves the model that one process leaves, and what reads one reads it."""
     for name, count in (("train", 30), ("dev", 12)):
         lines = [{"text": text, "labels": labels} for text, labels in zip(*toy_documents(count, 3), strict=True)]
@@ -145,7 +139,7 @@ def test_what_the_launcher_starts_with_the_documented_configuration(encoder: Pat
     (tmp_path / "fsdp.yaml").write_text(CONFIG[1])
     sets = {f"train.{key}": value for key, value in (TRAIN | {"epochs": 1, "head_start": "off"}).items()}
     words = ["train", str(tmp_path), "--taxonomy", str(tmp_path / "taxonomy.json"), "--model", "flat"]
-    words += ["--encoder", str(encoder), "--set", "model.dropout=0"]
+    words += ["--encoder", str(still_encoder), "--set", "model.dropout=0"]
     words += [word for key, value in sets.items() for word in ("--set", f"{key}={value}")]
     launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(tmp_path / "fsdp.yaml")]
     command = [*launcher, "--num_processes", "2", "-m", "hill", *words, "--out", str(tmp_path / "launched")]
