@@ -54,6 +54,32 @@ def test_the_classifier_reads_what_it_should(tiny_encoder: Path) -> None:
         assert torch.allclose(model(made.batch).logits, model.head(seen[classifier]), atol=1e-6)
 
 
+def test_units_of_the_labels_reach_classifier_and_tree(tiny_encoder: Path) -> None:
+    """Label by label: ReLU units, summed at the node above, projected, and read by a weight for every label."""
+    made = make_model("hill", {"leaf_units": 3, "height": 2, "contrast": 0.0}, tiny_encoder)
+    model = made.model.eval()
+    text = model.text(made.batch.ids, made.batch.mask)
+    read, reader = model.structure.units.read, model.head_leaves.weight  # (7 · 3, D) and (7, 7 · 3)
+    above = model.tree.parents[0].tolist()
+    received = model.structure.labels(model.structure.features(text)).transpose(1, 2).clone()
+    logits = torch.zeros(len(text), 7)
+    for label in range(7):
+        rows = slice(3 * label, 3 * label + 3)
+        units = (text @ read.weight[rows].T + read.bias[rows]).relu()
+        received[:, above[label]] += units @ model.structure.units.lift.weight.T
+        logits += units @ reader[:, rows].T
+    tree = model.structure.align(torch.cat([nodes.sum(1) for nodes in model.structure.layers(received)], dim=1))
+    logits += model.head(torch.cat([text, tree], dim=1))
+    assert torch.allclose(model(made.batch).logits, logits, atol=1e-5)
+
+
+@pytest.mark.parametrize(("labels", "settings"), [(5_500, {}), (100, {"sample": 50})])
+def test_units_are_refused_where_the_classifier_would_be_too_large(labels: int, settings: dict[str, Any]) -> None:
+    taxonomy = Taxonomy([Label("r", "r")] + [Label(str(i), str(i), ("r",)) for i in range(labels)])
+    with pytest.raises(ConfigError, match=r"model\.leaf_units is 4.*set model\.leaf_units=0"):
+        blank_model("hill", taxonomy, 8, {"height": 2, "leaf_units": 4, **settings})
+
+
 def test_many_labels_get_a_low_rank_label_map() -> None:
     taxonomy = Taxonomy([Label("r", "r")] + [Label(str(i), str(i), ("r",)) for i in range(5_500)])
     model = blank_model("hill", taxonomy, 8, {"height": 2})

@@ -40,6 +40,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "hill-names": ("hill", {"leaves": "names"}),
     "hill-names-rcnn": ("hill", {**SMALL, "leaves": "names", "views": "shared", "hidden": 12}),
     "hill-names-gcn": ("hill", {"leaves": "names", "structure": "gcn"}),
+    "hill-units": ("hill", {"leaf_units": 3, "hidden": 12}),
+    "hill-units-gin": ("hill", {"leaf_units": 2, "leaves": "names", "structure": "gin", "classifier": "text"}),
     "linear": ("linear", {"min_count": 1}),
     "linear-unigrams": ("linear", {"ngrams": 1, "min_count": 1, "loss": "softmax"}),
     "textrcnn": ("textrcnn", {**SMALL, "recursive": 0.01}),

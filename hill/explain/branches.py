@@ -16,11 +16,14 @@ def split(model: HTCModel, batch: Batch, rows: IntArray) -> Branches | None:
         return None
     with still(model), torch.no_grad():
         text = model.text.read(batch)  # (1, D)
-        vectors = {"text": text, "structure": model.structure(text)}
+        units = None if model.structure.units is None else model.structure.units(text)
+        vectors = {"text": text, "structure": model.structure(text, units)}
         labels = torch.from_numpy(rows)
         weight, bias = model.head.weight[labels], model.head.bias[labels]
         columns = _columns(model.config.classifier, model.text.width)
         found = {name: weight[:, columns[name]] @ vector[0, : len(columns[name])] for name, vector in vectors.items()}
+        if model.head_leaves is not None and units is not None:
+            found["structure"] = found["structure"] + model.head_leaves.weight[labels] @ units.flatten()
     return {name: values.double().cpu().numpy() for name, values in (found | {"bias": bias}).items()}
 
 

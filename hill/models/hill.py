@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from hill.data import Documents
 from hill.errors import ConfigError
-from hill.models.base import ModelConfig, total
+from hill.models.base import HTCModel, ModelConfig, total
 from hill.models.family import TextConfig
 from hill.models.wide import WideConfig, WideModel
 from hill.nn import RCNN, TextEncoder, TreeEncoder, nt_xent
@@ -28,7 +28,7 @@ from hill.nn.text import initialise
 from hill.settings import at_least, one_of
 from hill.taxonomy import Taxonomy
 from hill.tree import CONTROLS, METHODS, CodingTree, build_tree
-from hill.types import Output
+from hill.types import Batch, Output, Packed
 
 STRUCTURES = ("tree", *LAYERS)
 CLASSIFIERS = ("concat", "text", "tree", "residual")
@@ -59,6 +59,8 @@ class HILLConfig(WideConfig, TextConfig):
     leaves: str = "none"
     """What labels bring into the structure: none, as in the paper, or names: a vector each, learned from the start that
     the words of name and description give it."""
+    leaf_units: int = 0
+    """Units of its own that each label computes of a document and that the classifier reads too; 0 as in the paper."""
     contrast: float = 0.1
     """Weight λ of the contrastive loss; 0 is the paper's ablation without it."""
     temperature: float = 1.0
@@ -101,6 +103,7 @@ class HILLConfig(WideConfig, TextConfig):
         one_of(self.readout, ("sum", "mean", "max"), "model.readout")
         one_of(self.norm, ("batch", "layer"), "model.norm")
         at_least(self.layers, 0, "model.layers")
+        at_least(self.leaf_units, 0, "model.leaf_units")
         at_least(self.height, 1, "model.height")
         at_least(self.contrast, 0, "model.contrast")
         at_least(self.temperature, 1e-3, "model.temperature")
@@ -115,6 +118,8 @@ class HILL(WideModel):
     tree: CodingTree
     """The coding tree, where the structure is one."""
     tree_view: nn.Sequential | None
+    head_leaves: nn.Linear | None
+    """The classifier's part that reads the units of the labels."""
     child: Tensor
     parent: Tensor
 
@@ -132,6 +137,11 @@ class HILL(WideModel):
         for part in (self.head, self.text_view, self.tree_view):
             if part is not None:
                 initialise(part)
+        self.head_leaves = None
+        if config.leaf_units:
+            self._check_units(labels)
+            self.structure.add_units(width, config.leaf_units, config.dropout)
+            self.head_leaves = nn.Linear(labels * config.leaf_units, labels, bias=False)
         if config.leaves == "names":
             self.structure.add_leaves(_word_means(text, assets[TOKENS_FILE]))
 
@@ -159,13 +169,18 @@ class HILL(WideModel):
         own = dict.fromkeys(("slope", "offset"), "L") | {"bias": "Z"}
         own |= {"weight": "ZZ"} if self.structure.labels.outer is None else {"outer": "Z-", "weight": "-Z"}
         known = super().axes | {f"structure.labels.{name}": axes for name, axes in own.items()}
+        if self.config.leaf_units:
+            known |= {"structure.units.read.weight": "L-", "structure.units.read.bias": "L", "head_leaves.weight": "LZ"}
         return known | ({"structure.leaves.vectors": "K-"} if self.config.leaves == "names" else {})
 
     def classify(self, text: Tensor, labels: Tensor | None = None) -> Output:
         """h_D (B, D) to logits (B, L); with labels the loss L_C + λ L_clr, or in a stage one of the two unweighted."""
-        tree = self.structure(text)  # h_T (B, D)
+        units = None if self.structure.units is None else self.structure.units(text)  # (B, L, U)
+        tree = self.structure(text, units)  # h_T (B, D)
         features = self._read(text, tree)
         logits = self.judge(features, labels)
+        if self.head_leaves is not None and units is not None:
+            logits = logits + self.head_leaves(units.flatten(1))
         if labels is None:
             return Output(logits)
         parts = {}
@@ -175,6 +190,10 @@ class HILL(WideModel):
             weight = 1.0 if self.stage else self.config.contrast
             parts["contrast"] = weight * self.contrast(text, tree, labels)
         return total(logits, parts)
+
+    def best(self, batch: Batch | Packed, count: int) -> tuple[Tensor, Tensor]:
+        """The highest scores of each document and the labels they are of: (B, count) each, the best first."""
+        return super().best(batch, count) if self.head_leaves is None else HTCModel.best(self, batch, count)
 
     def contrast(self, text: Tensor, tree: Tensor, labels: Tensor) -> Tensor:
         """L_clr: a document's text and tree vectors are partners, those of other documents negatives."""
@@ -216,10 +235,19 @@ class HILL(WideModel):
         hidden, layers = config.hidden or width, config.layers
         return GraphEncoder(config.structure, self.child, self.parent, labels, width, hidden, layers, *shared)
 
+    def _check_units(self, labels: int) -> None:
+        """Raise where the classifier would have too many weights, or reads a sample of the labels."""
+        if labels > FULL_RANK or self.sampled is not None:
+            limit = f"at most {FULL_RANK:,} labels" if labels > FULL_RANK else "model.sample=0"
+            raise ConfigError(
+                f"model.leaf_units is {self.config.leaf_units}, for which the classifier has a weight for each of them "
+                f"and each of {labels:,} labels; it needs {limit}: set model.leaf_units=0"
+            )
+
     @property
     def together(self) -> int:
         """Documents whose nodes are computed at a time where only the best labels are wanted."""
-        nodes = self.structure.labels.nodes * int(self.structure.features[0].out_features)  # type: ignore[arg-type]
+        nodes = self.structure.labels.nodes * self.structure.hidden
         return max(1, min(super().together, NODE_CELLS // nodes))
 
     def features(self, text: Tensor) -> Tensor:

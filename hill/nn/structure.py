@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from hill.nn.across import is_shared, summed
 from hill.nn.labelmap import LabelMap
+from hill.nn.leaves import LeafUnits, LeafVectors
 from hill.nn.text import initialise
 
 
@@ -22,8 +23,10 @@ class StructureEncoder(nn.Module):
     """
 
     align: nn.Sequential
-    leaves: "LeafVectors | None"
+    leaves: LeafVectors | None
     """What labels bring along beside what the projector gives them; nothing in the paper."""
+    units: LeafUnits | None
+    """What labels compute of a document by weights of their own; nothing in the paper."""
 
     def __init__(
         self, parents: Tensor, nodes: int, width: int, hidden: int, readout: str, dropout: float, label_rank: int
@@ -36,24 +39,37 @@ class StructureEncoder(nn.Module):
         self.labels = LabelMap(parents, nodes, label_rank)
         self.dropout = nn.Dropout(dropout)
         self.leaves = None
+        self.units = None
 
     @abstractmethod
     def layers(self, received: Tensor) -> Iterator[Tensor]:
         """The nodes of each layer, from what the projector gives the first: (B, N, D) to (B, N, D) a layer."""
 
-    def forward(self, text: Tensor) -> Tensor:
-        """Vectors of documents to vectors that passed through the structure: (B, D) to (B, D)."""
+    def forward(self, text: Tensor, units: Tensor | None = None) -> Tensor:
+        """Vectors of documents, and units of the labels if there are any, to vectors that passed through: (B, D)."""
         with torch.autocast(text.device.type, enabled=False):
             received = self.labels(self.features(text.float())).transpose(1, 2)  # (B, N, D)
-            received = self.dropout(received if self.leaves is None else received + self.leaves())
+            if self.leaves is not None:
+                received = received + self.leaves()
+            if self.units is not None and units is not None:
+                received = received + self.units.lifted(units)
+            received = self.dropout(received)
         read = [self._read(nodes) for nodes in self.layers(received)]
         aligned: Tensor = self.align(torch.cat(read, dim=1))
         return aligned
 
     def add_leaves(self, vectors: Tensor) -> None:
         """Let each label enter with a learned vector of its own too, which starts from a row of these: (L, S)."""
-        hidden = self.features[0].out_features
-        self.leaves = LeafVectors(vectors, self.labels.parents, self.labels.nodes, int(hidden))  # type: ignore[arg-type]
+        self.leaves = LeafVectors(vectors, self.labels.parents, self.labels.nodes, self.hidden)
+
+    def add_units(self, width: int, count: int, dropout: float) -> None:
+        """Let each label compute so many numbers of a document's vector, of this width, and pass them on upwards."""
+        self.units = LeafUnits(width, count, self.labels.parents, self.labels.nodes, self.hidden, dropout)
+
+    @property
+    def hidden(self) -> int:
+        """Width of the nodes."""
+        return int(self.features[0].out_features)  # type: ignore[arg-type]
 
     def _read(self, nodes: Tensor) -> Tensor:
         """η: one vector of a layer's nodes, (B, N, D) to (B, D)."""
@@ -106,30 +122,6 @@ class TreeEncoder(StructureEncoder):
         above = self.get_buffer(f"parents{level}")
         sums = nodes.new_zeros(len(nodes), self.sizes[level + 1], nodes.shape[2])
         return sums.index_add(1, above, nodes)
-
-
-class LeafVectors(nn.Module):
-    """A learned vector for each label, summed for the node that receives it, then projected.
-
-    As the projection is linear, this is the sum of the projected vectors; its cost depends neither on the documents
-    nor, but for the sum itself, on the number of labels.
-    """
-
-    parents: Tensor
-
-    def __init__(self, vectors: Tensor, parents: Tensor, nodes: int, hidden: int) -> None:
-        super().__init__()
-        self.nodes = nodes
-        self.register_buffer("parents", parents, persistent=False)
-        self.vectors = nn.Parameter(vectors.detach().clone())
-        self.project = nn.Linear(vectors.shape[1], hidden, bias=False)
-        initialise(self)
-
-    def forward(self) -> Tensor:
-        """What each node receives of its labels: (N, D)."""
-        sums = self.vectors.new_zeros(self.nodes, self.vectors.shape[1]).index_add(0, self.parents, self.vectors)
-        projected: Tensor = self.project(sums)
-        return projected
 
 
 class LevelNet(nn.Module):

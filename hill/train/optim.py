@@ -31,7 +31,7 @@ def make_optimiser(model: HTCModel, config: TrainConfig, graphs: bool = False) -
 
 def _parts(model: HTCModel, apart: bool) -> list[list[nn.Parameter]]:
     """The weights of a pretrained encoder, of the rest and, where it has a rate of its own, of the classifier."""
-    first, last = "text." if model.text.pretrained else "-", "head." if apart else "-"
+    first, last = "text." if model.text.pretrained else "-", "head" if apart else "-"
     trained = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
     encoder = [weight for name, weight in trained if name.startswith(first)]
     rest = [weight for name, weight in trained if not name.startswith((first, last))]
