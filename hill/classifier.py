@@ -173,6 +173,7 @@ class HillClassifier(Estimator):
             text, tokenizer = start_text(self.model_config, train.texts)
             assets = kind.prepare(train, self.taxonomy, self.model_config, tokenizer)
             model = kind(text, self.taxonomy, self.model_config, assets)
+            model.start()
         freeze_layers(model.text, self.train_config.freeze)
         self._hold(Stored(self.name, model, self.taxonomy, tokenizer, self.settings()))
 

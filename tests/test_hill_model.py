@@ -8,8 +8,9 @@ import torch
 
 from hill.data.documents import label_documents
 from hill.errors import ConfigError
-from hill.models.hill import LONGEST_NAME, TOKENS_FILE, TREE_FILE, HILLConfig
+from hill.models.hill import TOKENS_FILE, TREE_FILE, HILLConfig
 from hill.nn import nt_xent
+from hill.nn.leaves import LeafNames
 from hill.taxonomy import Label, Taxonomy
 from hill.tree import build_tree
 from tests.conftest import animals_taxonomy
@@ -74,10 +75,11 @@ def test_units_of_the_labels_reach_classifier_and_tree(tiny_encoder: Path) -> No
 
 
 @pytest.mark.parametrize(("labels", "settings"), [(5_500, {}), (100, {"sample": 50})])
-def test_units_are_refused_where_the_classifier_would_be_too_large(labels: int, settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize("name", ["leaf_units", "name_weight"])
+def test_what_needs_all_labels_is_refused_where_they_are_many(name: str, labels: int, settings: dict[str, Any]) -> None:
     taxonomy = Taxonomy([Label("r", "r")] + [Label(str(i), str(i), ("r",)) for i in range(labels)])
-    with pytest.raises(ConfigError, match=r"model\.leaf_units is 4.*set model\.leaf_units=0"):
-        blank_model("hill", taxonomy, 8, {"height": 2, "leaf_units": 4, **settings})
+    with pytest.raises(ConfigError, match=rf"model\.{name} is 4, which needs .*set model\.{name}=0"):
+        blank_model("hill", taxonomy, 8, {"height": 2, name: 4, **settings})
 
 
 def test_many_labels_get_a_low_rank_label_map() -> None:
@@ -141,33 +143,41 @@ def test_a_shared_view_reads_both_vectors(tiny_encoder: Path) -> None:
     assert missing == {f"tree_view.{layer}.{kind}" for layer in (0, 2) for kind in ("weight", "bias")}
 
 
-@pytest.mark.parametrize("text", ["transformer", "rcnn"])
-def test_leaves_start_as_the_mean_of_their_words(text: str, tiny_encoder: Path) -> None:
-    """Without [CLS] and [SEP]; the words of the description count, and a label without any starts at 0."""
-    made = make_model("hill", {"text": text, "word_width": 6, "word_count": 1}, tiny_encoder)
-    names = ["wing sky", "fur", "[UNK]" if text == "transformer" else "", "tail " * 100]
-    taxonomy = Taxonomy(
-        [Label("0", "wing", (), "sky"), Label("1", "fur"), Label("2", "?", ("0",)), Label("3", names[3], ("1",))]
-    )
-    tokenizer, config = made.stored.tokenizer, HILLConfig(leaves="names", height=2)
+def test_names_start_as_the_encoder_reads_them_and_add_their_cosine(tiny_encoder: Path) -> None:
+    """One label at a time, name and description as one text with [CLS] and [SEP], at most 64 tokens."""
+    made = make_model("hill", {}, tiny_encoder)
+    taxonomy = Taxonomy([Label("0", "wing", (), "sky"), Label("1", "fur"), Label("2", "tail " * 100, ("1",))])
+    tokenizer, text = made.stored.tokenizer, made.model.text.eval()
+    config = HILLConfig(name_weight=10.0, height=2, contrast=0.0)
     assets = type(made.model).prepare(label_documents(["x"], [["0"]], taxonomy), taxonomy, config, tokenizer)
-    tokens = [[tokenizer.token_to_id(word) for word in name.split()][:LONGEST_NAME] for name in names]
-    assert assets[TOKENS_FILE] == tokens and len(tokens[3]) == 64
-    model = type(made.model)(made.model.text, taxonomy, config, assets)
-    table = made.model.text.words if text == "rcnn" else made.model.text.encoder.embeddings.word_embeddings
-    for vector, ids in zip(model.structure.leaves.vectors, tokens, strict=True):
-        mean = sum(table.weight[i] for i in ids) / len(ids) if ids else torch.zeros(table.weight.shape[1])
-        assert torch.allclose(vector, mean, atol=1e-6)
+    torch.manual_seed(0)
+    model = type(made.model)(text, taxonomy, config, assets).eval()
+    names = [torch.tensor([tokenizer.encode(words).ids]) for words in ("wing sky", "fur", "tail " * 62)]
+    assert [len(ids) for ids in assets[TOKENS_FILE]] == [4, 3, 64]
+    document = text(names[0], torch.ones_like(names[0]))
+    anywhere = model.classify(document).logits
+    model.start()
+    starts = torch.stack([text(ids, torch.ones_like(ids))[0] for ids in names])
+    assert torch.allclose(model.names.vectors, starts, atol=1e-5)
+    added = [10 * (torch.cosine_similarity(document[0], vector, dim=0) - 0.25) for vector in starts]
+    assert float(added[0].detach()) == pytest.approx(7.5, abs=1e-3)
+    model.names = None
+    without = model.classify(document).logits
+    assert torch.allclose(without + torch.stack(added), _with(model, starts, document), atol=1e-4)
+    assert not torch.allclose(anywhere, without + torch.stack(added), atol=1e-2)
 
 
-def test_names_of_labels_change_what_the_structure_says(tiny_encoder: Path) -> None:
-    made = make_model("hill", {"leaves": "names"}, tiny_encoder)
-    model = made.model.eval()
-    text = model.text(made.batch.ids, made.batch.mask)
-    before = model.structure(text)
-    with torch.no_grad():
-        model.structure.leaves.vectors[3] += 1
-    assert not torch.allclose(model.structure(text), before)
+def _with(model: Any, vectors: torch.Tensor, document: torch.Tensor) -> torch.Tensor:
+    """The logits of a model whose labels have these vectors of names."""
+    model.names = LeafNames(len(vectors), vectors.shape[1], 10.0)
+    model.names.vectors.data.copy_(vectors)
+    logits: torch.Tensor = model.classify(document).logits
+    return logits
+
+
+def test_names_need_an_encoder_that_knows_words() -> None:
+    with pytest.raises(ConfigError, match=r"model\.name_weight is 10, but model\.text is 'rcnn'"):
+        HILLConfig(name_weight=10.0, text="rcnn")
 
 
 @pytest.mark.parametrize("method", ["random", "taxonomy"])
@@ -185,7 +195,7 @@ def test_a_text_rcnn_is_as_wide_as_its_filters(tiny_encoder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("negatives", "some"), ("views", "both"), ("leaves", "texts"), ("method", "best"), ("text", "words")],
+    [("negatives", "some"), ("views", "both"), ("method", "best"), ("text", "words")],
 )
 def test_unknown_options(setting: str, value: str) -> None:
     with pytest.raises(ConfigError, match=f"unknown model.{setting} '{value}'"):

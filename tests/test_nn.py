@@ -210,30 +210,6 @@ def test_negatives_of_weight_1_are_all_negatives_and_none_leave_no_loss() -> Non
     assert alone.item() == 0.0 and torch.equal(gradient, torch.zeros(5, 8))
 
 
-@pytest.mark.parametrize("height", TREES)
-def test_vectors_of_leaves_are_added_before_the_child_sums(height: int) -> None:
-    """Against leaves that are there one by one: X^0 plus each label's projected vector, then level after level."""
-    torch.manual_seed(2)
-    parents = tensors(TREES[height])
-    encoder = TreeEncoder(parents, 5, 6, norm="layer").eval()
-    encoder.add_leaves(torch.randn(9, 4))
-    scramble(encoder)
-    text = torch.randn(2, 5)
-    assert encoder.leaves is not None
-    projected = [encoder.leaves.project(vector) for vector in encoder.leaves.vectors]
-    for row, found in zip(text, encoder(text), strict=True):
-        nodes = [*(naive_leaves(encoder, row) + torch.stack(projected))]
-        read = []
-        for above, net in zip(TREES[height], encoder.levels, strict=True):
-            sums = [
-                sum(node for node, parent in zip(nodes, above, strict=True) if parent == v)
-                for v in range(max(above) + 1)
-            ]
-            nodes = [net(one[None, None])[0, 0] for one in sums]
-            read.append(sum(nodes))
-        assert torch.allclose(found, encoder.align(torch.cat(read)), rtol=1e-4, atol=1e-4)
-
-
 def test_level_softmax() -> None:
     torch.manual_seed(0)
     levels = [torch.tensor([0, 3]), torch.tensor([1, 2, 4])]

@@ -25,6 +25,7 @@ TIMED: Groups = {
         "patience": 20,
         "encoder_lr": 3e-5,
         "lr": 3e-5,
+        "classifier_lr": 0.0,
         "warmup": 0.0,
         "schedule": "constant",
         "head_start": "off",
@@ -32,6 +33,9 @@ TIMED: Groups = {
     }
 }
 """The released code's protocol: batch 16, 20 epochs, one rate of 3e-5 for all weights, no warm-up; nothing is saved."""
+
+PAPER: Groups = {"model": {"leaf_units": 0, "name_weight": 0.0, "contrast": 0.1, "negatives": "all"}}
+"""HILL with nothing beyond the paper."""
 
 DIFFERENCES: dict[str, Difference] = {
     "hill": Difference(None, "hill"),
@@ -54,7 +58,7 @@ DIFFERENCES: dict[str, Difference] = {
     **{f"hill-tree-{method}": Difference("hill", "hill", {"model": {"method": method}}) for method in TREES},
     "hill-rcnn": Difference("textrcnn", "hill", RCNN),
     "hill-two-stages": Difference("hill", "hill", TWO_STAGES),
-    "hill-timed": Difference("hill", "hill", TIMED),
+    "hill-timed": Difference("hill", "hill", {**PAPER, **TIMED}),
     "hgclr-timed": Difference("hgclr", "hgclr", {"model": {"layers": 2}, **TIMED}),
 }
 

@@ -7,7 +7,7 @@ from hill.models import HILL, HTCModel
 from hill.types import Batch, FloatArray, IntArray
 
 Branches = dict[str, FloatArray]
-"""What text, structure and bias add to the logit of each label (K); together they are the logit."""
+"""What text, structure and bias, and names where they are read, add to the logit of each label (K); their sum is it."""
 
 
 def split(model: HTCModel, batch: Batch, rows: IntArray) -> Branches | None:
@@ -24,6 +24,8 @@ def split(model: HTCModel, batch: Batch, rows: IntArray) -> Branches | None:
         found = {name: weight[:, columns[name]] @ vector[0, : len(columns[name])] for name, vector in vectors.items()}
         if model.head_leaves is not None and units is not None:
             found["structure"] = found["structure"] + model.head_leaves.weight[labels] @ units.flatten()
+        if model.names is not None:
+            found["names"] = model.names(text)[0, labels]
     return {name: values.double().cpu().numpy() for name, values in (found | {"bias": bias}).items()}
 
 

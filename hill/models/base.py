@@ -96,6 +96,9 @@ class HTCModel(nn.Module):
         """
         return {COUNTS_FILE: documents.labels.sum(axis=0).tolist()}
 
+    def start(self) -> None:
+        """What a new model takes from its text encoder, once, before it is trained."""
+
     @property
     def levels(self) -> list[Tensor]:
         """The labels of each level of the taxonomy."""

@@ -4,23 +4,25 @@ Zhu et al., HILL: Hierarchy-aware Information Lossless Contrastive Learning for 
 NAACL 2024. Where the paper and its released code differ, the docstrings say which side is taken.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from hill.data import Documents
+from hill.data.tokens import tokenize
 from hill.errors import ConfigError
 from hill.models.base import HTCModel, ModelConfig, total
 from hill.models.family import TextConfig
 from hill.models.wide import WideConfig, WideModel
-from hill.nn import RCNN, TextEncoder, TreeEncoder, nt_xent
+from hill.nn import TextEncoder, TreeEncoder, nt_xent
 from hill.nn.across import whole
+from hill.nn.descriptions import Descriptions
 from hill.nn.graph import LAYERS, GraphEncoder
+from hill.nn.leaves import LeafNames
 from hill.nn.lists import drop_parents, is_listed, own_columns
 from hill.nn.losses import dissimilarity, most_specific, share_none
 from hill.nn.structure import StructureEncoder
@@ -37,10 +39,10 @@ FULL_RANK = 5_000
 LOW_RANK = 64
 TREE_FILE = "coding_tree.json"
 TOKENS_FILE = "label_tokens.json"
-NODE_CELLS = 1 << 25
-"""Numbers in the nodes of level 1, of all documents, that are held at a time where only the best labels are wanted."""
 LONGEST_NAME = 64
 """Tokens that are read of a label's name and description."""
+NODE_CELLS = 1 << 25
+"""Numbers in the nodes of level 1, of all documents, that are held at a time where only the best labels are wanted."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +58,9 @@ class HILLConfig(WideConfig, TextConfig):
     method: str = "paper"
     """Builder of the coding tree: paper, authors or refined; as controls random, with the level sizes of refined, or
     taxonomy, the taxonomy itself."""
-    leaves: str = "none"
-    """What labels bring into the structure: none, as in the paper, or names: a vector each, learned from the start that
-    the words of name and description give it."""
+    name_weight: float = 0.0
+    """How much a unit of cosine with the vector of a label's name and description adds to its logit at the start; both
+    vector and weight are learned. 0 as in the paper, where names are not read."""
     leaf_units: int = 0
     """Units of its own that each label computes of a document and that the classifier reads too; 0 as in the paper."""
     contrast: float = 0.1
@@ -90,7 +92,6 @@ class HILLConfig(WideConfig, TextConfig):
         super().__post_init__()
         one_of(self.structure, STRUCTURES, "model.structure")
         one_of(self.method, (*METHODS, *CONTROLS), "model.method")
-        one_of(self.leaves, ("none", "names"), "model.leaves")
         one_of(self.negatives, NEGATIVES, "model.negatives")
         one_of(self.positives, ("own", "alike"), "model.positives")
         if self.positives != "own" and self.negatives != "all":
@@ -104,6 +105,12 @@ class HILLConfig(WideConfig, TextConfig):
         one_of(self.norm, ("batch", "layer"), "model.norm")
         at_least(self.layers, 0, "model.layers")
         at_least(self.leaf_units, 0, "model.leaf_units")
+        at_least(self.name_weight, 0, "model.name_weight")
+        if self.name_weight and self.text != "transformer":
+            raise ConfigError(
+                f"model.name_weight is {self.name_weight:g}, but model.text is '{self.text}', which knows no words at "
+                "the start; set model.name_weight=0, or model.text=transformer"
+            )
         at_least(self.height, 1, "model.height")
         at_least(self.contrast, 0, "model.contrast")
         at_least(self.temperature, 1e-3, "model.temperature")
@@ -120,6 +127,8 @@ class HILL(WideModel):
     tree_view: nn.Sequential | None
     head_leaves: nn.Linear | None
     """The classifier's part that reads the units of the labels."""
+    names: LeafNames | None
+    """What the names of the labels add."""
     child: Tensor
     parent: Tensor
 
@@ -138,12 +147,11 @@ class HILL(WideModel):
             if part is not None:
                 initialise(part)
         self.head_leaves = None
+        self.names = LeafNames(labels, width, config.name_weight) if config.name_weight else None
+        self._check_size(labels)
         if config.leaf_units:
-            self._check_units(labels)
             self.structure.add_units(width, config.leaf_units, config.dropout)
             self.head_leaves = nn.Linear(labels * config.leaf_units, labels, bias=False)
-        if config.leaves == "names":
-            self.structure.add_leaves(_word_means(text, assets[TOKENS_FILE]))
 
     @classmethod
     def prepare(
@@ -154,9 +162,17 @@ class HILL(WideModel):
         if config.structure == "tree":
             tree = build_tree(taxonomy, config.height, config.method).tree
             known[TREE_FILE] = {"parents": [parents.tolist() for parents in tree.parents]}
-        if config.leaves == "names":
-            known[TOKENS_FILE] = _label_tokens(taxonomy, tokenizer)
+        if config.name_weight:
+            texts = [f"{label.name} {label.description}" for label in taxonomy]
+            tokens = tokenize(texts, tokenizer, LONGEST_NAME)
+            known[TOKENS_FILE] = [tokens[row].tolist() for row in range(len(tokens))]
         return known
+
+    def start(self) -> None:
+        """Set the vectors of the labels to what the text encoder makes of their names and descriptions."""
+        if self.names is not None:
+            described = Descriptions(self.assets[TOKENS_FILE], self.text.pad, self.text.width, every=1)
+            self.names.vectors.data.copy_(described.encode(self.text))
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -171,7 +187,7 @@ class HILL(WideModel):
         known = super().axes | {f"structure.labels.{name}": axes for name, axes in own.items()}
         if self.config.leaf_units:
             known |= {"structure.units.read.weight": "L-", "structure.units.read.bias": "L", "head_leaves.weight": "LZ"}
-        return known | ({"structure.leaves.vectors": "K-"} if self.config.leaves == "names" else {})
+        return known | ({"names.vectors": "K-", "names.weight": "K"} if self.names is not None else {})
 
     def classify(self, text: Tensor, labels: Tensor | None = None) -> Output:
         """h_D (B, D) to logits (B, L); with labels the loss L_C + λ L_clr, or in a stage one of the two unweighted."""
@@ -181,6 +197,8 @@ class HILL(WideModel):
         logits = self.judge(features, labels)
         if self.head_leaves is not None and units is not None:
             logits = logits + self.head_leaves(units.flatten(1))
+        if self.names is not None:
+            logits = logits + self.names(text)
         if labels is None:
             return Output(logits)
         parts = {}
@@ -193,7 +211,8 @@ class HILL(WideModel):
 
     def best(self, batch: Batch | Packed, count: int) -> tuple[Tensor, Tensor]:
         """The highest scores of each document and the labels they are of: (B, count) each, the best first."""
-        return super().best(batch, count) if self.head_leaves is None else HTCModel.best(self, batch, count)
+        whole = self.head_leaves is not None or self.names is not None
+        return HTCModel.best(self, batch, count) if whole else super().best(batch, count)
 
     def contrast(self, text: Tensor, tree: Tensor, labels: Tensor) -> Tensor:
         """L_clr: a document's text and tree vectors are partners, those of other documents negatives."""
@@ -235,14 +254,12 @@ class HILL(WideModel):
         hidden, layers = config.hidden or width, config.layers
         return GraphEncoder(config.structure, self.child, self.parent, labels, width, hidden, layers, *shared)
 
-    def _check_units(self, labels: int) -> None:
-        """Raise where the classifier would have too many weights, or reads a sample of the labels."""
-        if labels > FULL_RANK or self.sampled is not None:
-            limit = f"at most {FULL_RANK:,} labels" if labels > FULL_RANK else "model.sample=0"
-            raise ConfigError(
-                f"model.leaf_units is {self.config.leaf_units}, for which the classifier has a weight for each of them "
-                f"and each of {labels:,} labels; it needs {limit}: set model.leaf_units=0"
-            )
+    def _check_size(self, labels: int) -> None:
+        """Raise where what labels bring along needs all of them at once, and they are too many or learn by samples."""
+        for name in ("leaf_units", "name_weight"):
+            if (value := getattr(self.config, name)) and (labels > FULL_RANK or self.sampled is not None):
+                limit = f"at most {FULL_RANK:,} labels" if labels > FULL_RANK else "model.sample=0"
+                raise ConfigError(f"model.{name} is {value:g}, which needs {limit}, not {labels:,}; set model.{name}=0")
 
     @property
     def together(self) -> int:
@@ -270,21 +287,6 @@ class HILL(WideModel):
         if self.config.classifier != "tree":
             self.head.weight[:, : weight.shape[1]] = weight
         self.head.bias.copy_(bias)
-
-
-def _label_tokens(taxonomy: Taxonomy, tokenizer: Tokenizer) -> list[list[int]]:
-    """The tokens of each label's name and description, those that frame every text left out."""
-    texts = [f"{label.name} {label.description}" for label in taxonomy]
-    return [encoding.ids[:LONGEST_NAME] for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
-
-
-@torch.no_grad()
-def _word_means(text: Any, tokens: Sequence[Sequence[int]]) -> Tensor:
-    """The mean of the encoder's word vectors over the tokens of each label, 0 where there are none: (L, S)."""
-    words = text.words if isinstance(text, RCNN) else text.encoder.get_input_embeddings()
-    counts = torch.tensor([len(ids) for ids in tokens])
-    ids = torch.tensor([token for each in tokens for token in each], dtype=torch.long)
-    return F.embedding_bag(ids, words.weight, counts.cumsum(0) - counts, mode="mean").float()
 
 
 def _projector(width: int) -> nn.Sequential:

@@ -1,36 +1,14 @@
-"""What labels, the leaves of the coding tree, can bring into it: a learned vector each, or units that read the text.
+"""What labels, the leaves of the coding tree, can bring along: units that read the text, and their names.
 
 Neither is in the paper, where a leaf is a copy of the document's vector.
 """
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hill.nn.text import initialise
-
-
-class LeafVectors(nn.Module):
-    """A learned vector for each label, summed for the node that receives it, then projected.
-
-    As the projection is linear, this is the sum of the projected vectors; its cost depends neither on the documents
-    nor, but for the sum itself, on the number of labels.
-    """
-
-    parents: Tensor
-
-    def __init__(self, vectors: Tensor, parents: Tensor, nodes: int, hidden: int) -> None:
-        super().__init__()
-        self.nodes = nodes
-        self.register_buffer("parents", parents, persistent=False)
-        self.vectors = nn.Parameter(vectors.detach().clone())
-        self.project = nn.Linear(vectors.shape[1], hidden, bias=False)
-        initialise(self)
-
-    def forward(self) -> Tensor:
-        """What each node receives of its labels: (N, D)."""
-        sums = self.vectors.new_zeros(self.nodes, self.vectors.shape[1]).index_add(0, self.parents, self.vectors)
-        projected: Tensor = self.project(sums)
-        return projected
+MIDDLE = 0.25
+"""A cosine at which a name says nothing."""
 
 
 class LeafUnits(nn.Module):
@@ -59,3 +37,20 @@ class LeafUnits(nn.Module):
         sums = units.new_zeros(len(units), self.nodes, self.count).index_add(1, self.parents, units)
         lifted: Tensor = self.lift(sums)
         return lifted
+
+
+class LeafNames(nn.Module):
+    """How like a label's name and description a document is: weight times the cosine of their vectors, both learned.
+
+    The vectors start small and anywhere; whoever trains a new model sets them to what the text encoder makes of names.
+    """
+
+    def __init__(self, labels: int, width: int, weight: float) -> None:
+        super().__init__()
+        self.vectors = nn.Parameter(torch.randn(labels, width) * 0.02)
+        self.weight = nn.Parameter(torch.full((labels,), weight))
+
+    def forward(self, text: Tensor) -> Tensor:
+        """What the names add to the logits: (B, D) to (B, L)."""
+        cosines = F.normalize(text, dim=1) @ F.normalize(self.vectors, dim=1).T
+        return self.weight * (cosines - MIDDLE)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hill.nn.across import is_shared, summed
 from hill.nn.labelmap import LabelMap
-from hill.nn.leaves import LeafUnits, LeafVectors
+from hill.nn.leaves import LeafUnits
 from hill.nn.text import initialise
 
 
@@ -23,8 +23,6 @@ class StructureEncoder(nn.Module):
     """
 
     align: nn.Sequential
-    leaves: LeafVectors | None
-    """What labels bring along beside what the projector gives them; nothing in the paper."""
     units: LeafUnits | None
     """What labels compute of a document by weights of their own; nothing in the paper."""
 
@@ -38,7 +36,6 @@ class StructureEncoder(nn.Module):
         )
         self.labels = LabelMap(parents, nodes, label_rank)
         self.dropout = nn.Dropout(dropout)
-        self.leaves = None
         self.units = None
 
     @abstractmethod
@@ -49,18 +46,12 @@ class StructureEncoder(nn.Module):
         """Vectors of documents, and units of the labels if there are any, to vectors that passed through: (B, D)."""
         with torch.autocast(text.device.type, enabled=False):
             received = self.labels(self.features(text.float())).transpose(1, 2)  # (B, N, D)
-            if self.leaves is not None:
-                received = received + self.leaves()
             if self.units is not None and units is not None:
                 received = received + self.units.lifted(units)
             received = self.dropout(received)
         read = [self._read(nodes) for nodes in self.layers(received)]
         aligned: Tensor = self.align(torch.cat(read, dim=1))
         return aligned
-
-    def add_leaves(self, vectors: Tensor) -> None:
-        """Let each label enter with a learned vector of its own too, which starts from a row of these: (L, S)."""
-        self.leaves = LeafVectors(vectors, self.labels.parents, self.labels.nodes, self.hidden)
 
     def add_units(self, width: int, count: int, dropout: float) -> None:
         """Let each label compute so many numbers of a document's vector, of this width, and pass them on upwards."""

@@ -65,6 +65,7 @@ def build_warm(
     text = copy_text(old.model.text, config, old.tokenizer)
     assets = kind.prepare(documents, taxonomy, config, old.tokenizer)
     model = kind(text, taxonomy, config, assets | _old_tree(old, taxonomy, config))
+    model.start()
     return model, old.tokenizer, warm_start(model, old, taxonomy)
 
 
