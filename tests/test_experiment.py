@@ -386,6 +386,16 @@ def test_other_settings_or_other_data_are_refused(
     assert len(counted.runs) == before
 
 
+def test_rates_and_epochs_do_not_matter_to_what_is_fitted_at_once(data: Path, rows: Path, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"seeds": "1", "rows": rows, "only": ["linear"]}
+    run_experiment("main-table", data, tmp_path, **settings, assignments=["model.min_count=1"])
+    written = (tmp_path / "runs" / "linear-1" / "run.json").stat().st_mtime_ns
+    run_experiment("main-table", data, tmp_path, **settings, assignments=["model.min_count=1", "train.epochs=9"])
+    assert (tmp_path / "runs" / "linear-1" / "run.json").stat().st_mtime_ns == written
+    with pytest.raises(CheckpointError, match=r"linear-1' was made with model.min_count = 1, not 2"):
+        run_experiment("main-table", data, tmp_path, **settings, assignments=["model.min_count=2"])
+
+
 def test_a_run_that_fails_does_not_stop_the_others(
     data: Path, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_encoder: Path
 ) -> None:

@@ -35,6 +35,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "hill-residual": ("hill", {"classifier": "residual"}),
     "hill-tree": ("hill", {"classifier": "tree", "norm": "layer"}),
     "hill-text": ("hill", {"classifier": "text"}),
+    "hill-units-names": ("hill", {"leaf_units": 2, "name_weight": 5.0}),
     "hill-rcnn": ("hill", SMALL),
     "hgclr": ("hgclr", {}),
     "hitin": ("hitin", {}),
@@ -213,10 +214,14 @@ def test_branches_add_up_and_each_is_the_logit_without_the_other(
     assert label.branches is not None and sum(label.branches.values()) == pytest.approx(label.logit, abs=1e-4)
     batch = read_text(TEXT, classifier.stored.tokenizer, 64).batch(0, torch.device("cpu"))
     zero = model.structure.register_forward_hook(lambda *found: torch.zeros_like(found[2]))
+    units = model.head_leaves and model.head_leaves.register_forward_hook(lambda *found: torch.zeros_like(found[2]))
     with torch.no_grad():
         without = float(model(batch).logits[0, classifier.taxonomy.row("bat")])
     zero.remove()
-    assert label.branches["text"] + label.branches["bias"] == pytest.approx(without, abs=1e-4)
+    if units:
+        units.remove()
+    assert label.branches["structure"] == pytest.approx(label.logit - without, abs=1e-4)
+    assert ("names" in label.branches) == (kind == "hill-units-names")
     assert label.branches["bias"] == pytest.approx(model.head.bias[classifier.taxonomy.row("bat")].item())
     assert (label.branches["structure"] != 0) == (kind != "hill-text")
     assert (label.branches["text"] != 0) == (kind != "hill-tree")
@@ -331,7 +336,7 @@ def test_deleting_the_words_that_speak_for_a_label_lowers_it_most(fitted: HillCl
             "random": draw.permutation(len(found.words)),
         }
         for name, order in orders.items():
-            left = " ".join(found.words[place].text for place in sorted(order[3:]))
+            left = " ".join(found.words[place].text for place in sorted(order[len(order) // 2 :]))
             falls[name].append(label.logit - explain(fitted, left, [label.id], "gradient").labels[0].logit)
     assert np.mean(falls["for"]) > 2 * max(np.mean(falls["random"]), 0.2), falls
     assert np.mean(falls["gradient"]) > 2 * np.mean(falls["random"])

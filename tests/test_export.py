@@ -117,9 +117,10 @@ def test_the_graph_gives_the_scores_of_the_model(fitted: HillClassifier, folder:
     ("model", "settings"),
     [
         ("hill", {"loss": "softmax", "label_rank": 2, "readout": "max", "norm": "layer", "height": 2}),
+        ("hill", {"leaf_units": 2, "name_weight": 5.0, "readout_dropout": 0.0}),
         ("flat", {"loss": "conditional-softmax", "pooling": "cls"}),
     ],
-    ids=["hill-softmax-low-rank", "flat-conditional-cls"],
+    ids=["hill-softmax-low-rank", "hill-units-names", "flat-conditional-cls"],
 )
 def test_so_it_does_for_other_models_and_losses(
     tiny_encoder: Path, tmp_path: Path, model: str, settings: dict[str, Any]

@@ -181,13 +181,14 @@ def test_rates_rise_and_fall() -> None:
 
 
 def test_the_classifier_may_have_a_rate_of_its_own(tiny_encoder: Path) -> None:
-    model: Any = make_model("hill", {}, tiny_encoder).model
+    model: Any = make_model("hill", {"leaf_units": 2, "name_weight": 5.0}, tiny_encoder).model
     config = TrainConfig(encoder_lr=1.0, lr=2.0, classifier_lr=8.0, schedule="linear", warmup=0)
     optimiser = make_optimiser(model, config)
     assert set_rates(optimiser, config, 51, 100) == 0.5
     rates = {id(weight): group["lr"] for group in optimiser.param_groups for weight in group["params"]}
     assert rates.keys() == {id(weight) for weight in model.parameters()}
-    for part, rate in ((model.text, 0.5), (model.structure, 1.0), (model.text_view, 1.0), (model.head, 4.0)):
+    slow = (model.structure, model.text_view, model.names)
+    for part, rate in (model.text, 0.5), *((part, 1.0) for part in slow), (model.head, 4.0), (model.head_leaves, 4.0):
         assert {rates[id(weight)] for weight in part.parameters()} == {rate}
     shared = make_optimiser(model, TrainConfig(encoder_lr=1.0, lr=2.0))
     assert [group["lr"] for group in shared.param_groups] == [1.0, 2.0]

@@ -15,6 +15,7 @@ from hill.experiment.facts import Source
 from hill.experiment.pool import Ended, run_together
 from hill.experiment.rows import Row
 from hill.experiment.run import Extra, Run, carry_out
+from hill.models import MODELS
 from hill.settings import Groups, one_of
 from hill.train import Epoch
 from hill.train.bar import training_bar
@@ -76,6 +77,8 @@ def done(run: Run, source: Source) -> dict[str, Any] | None:
     if record["data"]["sha256"] != source.sum:
         raise CheckpointError(f"'{run.folder}' was made from other data; choose another --out, or remove it")
     for group, values in run.config.items():
+        if group == "train" and MODELS[run.row.model].closed:
+            continue  # a model that is fitted at once has no use for them
         for key, value in values.items():
             found = record["config"].get(group, {}).get(key, value)
             if found != value:

@@ -55,7 +55,7 @@ class HILLConfig(WideConfig, TextConfig):
     """gcn, gat, gin: how many convolutions; 0 for the paper's 2, 2 and 3."""
     height: int = 3
     """Height K of the coding tree; 1 is the paper's ablation without Algorithm 1."""
-    method: str = "paper"
+    method: str = "authors"
     """Builder of the coding tree: paper, authors or refined; as controls random, with the level sizes of refined, or
     taxonomy, the taxonomy itself."""
     name_weight: float = 0.0
