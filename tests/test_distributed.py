@@ -52,7 +52,8 @@ CASES = [
     Job("hgclr", "hgclr", {"contrast": 0.5, "keep": 0.35}),  # no token is near it: rounding decides nothing
     Job("weighted", "hill", {"negatives": "weighted"}, {"stages": "two", "contrast_epochs": 1}),
     Job("alike", "hill", {"positives": "alike", "loss": "softmax"}, {"head_start": "off", "freeze": 1}),
-    Job("units", "hill", {"leaf_units": 2, "name_weight": 5.0, "negatives": "others"}, {"classifier_lr": 1e-3}),
+    Job("units", "hill", {"leaf_units": 2}, {"classifier_lr": 1e-3}),
+    Job("names", "hill", {"name_weight": 3.0, "negatives": "others"}),
     Job("untied", "hill", {"contrast": 0.0, "loss": "conditional-softmax"}, {"head_start": "off"}, decode=AS_IT_IS),
     Job("sampled", "flat", {"sample": 3}, ADDED_UP, {"keep": 4}),
     Job("sampled-hill", "hill", {"sample": 3, "contrast": 0.5, "positives": "alike"}, decode={"keep": 4}),
