@@ -19,12 +19,10 @@ from hill.models.base import HTCModel, ModelConfig, total
 from hill.models.family import TextConfig
 from hill.models.wide import WideConfig, WideModel
 from hill.nn import TextEncoder, TreeEncoder, nt_xent
-from hill.nn.across import whole
 from hill.nn.descriptions import Descriptions
 from hill.nn.graph import LAYERS, GraphEncoder
 from hill.nn.leaves import LeafNames
-from hill.nn.lists import drop_parents, is_listed, own_columns
-from hill.nn.losses import dissimilarity, most_specific, share_none
+from hill.nn.partners import NEGATIVES, Partners
 from hill.nn.structure import StructureEncoder
 from hill.nn.text import initialise
 from hill.settings import at_least, one_of
@@ -34,7 +32,6 @@ from hill.types import Batch, Output, Packed
 
 STRUCTURES = ("tree", *LAYERS)
 CLASSIFIERS = ("concat", "text", "tree", "residual")
-NEGATIVES = ("all", "others", "weighted")
 FULL_RANK = 5_000
 LOW_RANK = 64
 TREE_FILE = "coding_tree.json"
@@ -129,14 +126,11 @@ class HILL(WideModel):
     """The classifier's part that reads the units of the labels."""
     names: LeafNames | None
     """What the names of the labels add."""
-    child: Tensor
-    parent: Tensor
 
     def __init__(self, text: TextEncoder, taxonomy: Taxonomy, config: HILLConfig, assets: Mapping[str, Any]) -> None:
         super().__init__(text, taxonomy, config, assets)
         width, labels = text.width, len(taxonomy)
-        for name, ends in zip(("child", "parent"), taxonomy.edge_array.T, strict=True):
-            self.register_buffer(name, torch.from_numpy(ends.copy()), persistent=False)
+        self.partners = Partners(torch.from_numpy(taxonomy.edge_array.copy()), labels)
         if config.structure == "tree":
             self.tree = CodingTree(assets[TREE_FILE]["parents"])
         self.structure = self._structure(labels)
@@ -218,31 +212,9 @@ class HILL(WideModel):
         """L_clr: a document's text and tree vectors are partners, those of other documents negatives."""
         tree_view = self.text_view if self.tree_view is None else self.tree_view
         views = self.text_view(text), tree_view(tree)
-        return nt_xent(*views, self.config.temperature, self._negatives(labels), self._positives(labels))
-
-    def _negatives(self, labels: Tensor) -> Tensor | None:
-        """How much each document of the whole batch is a negative of each other: (B, B), or none for all alike."""
-        match self.config.negatives:
-            case "others":
-                return share_none(self._most_specific(whole(labels)))
-            case "weighted":
-                labels = whole(labels)
-                return dissimilarity(own_columns(labels, self.head.out_features) if is_listed(labels) else labels)
-        return None
-
-    def _positives(self, labels: Tensor) -> Tensor | None:
-        """How much each document of the whole batch is a partner of each other: (B, B), or none for itself alone."""
-        if self.config.positives == "own":
-            return None
-        return 1 - dissimilarity(self._most_specific(whole(labels)))
-
-    def _most_specific(self, labels: Tensor) -> Tensor:
-        """The most specific labels of documents: of targets (B, L) as such, of lists as columns of their own."""
-        if not is_listed(labels):
-            return most_specific(labels, self.child, self.parent)
-        count = self.head.out_features
-        edges = (self.parent * (count + 1) + self.child).sort().values
-        return own_columns(drop_parents(labels, edges, count), count)
+        config, partners = self.config, self.partners
+        positives = partners.alike(labels) if config.positives == "alike" else None
+        return nt_xent(*views, config.temperature, partners.negatives(labels, config.negatives), positives)
 
     def _structure(self, labels: int) -> StructureEncoder:
         config, width = self.config, self.text.width
@@ -252,7 +224,8 @@ class HILL(WideModel):
             parents = [torch.from_numpy(above.copy()) for above in self.tree.parents]
             return TreeEncoder(parents, width, config.hidden or width, *shared)
         hidden, layers = config.hidden or width, config.layers
-        return GraphEncoder(config.structure, self.child, self.parent, labels, width, hidden, layers, *shared)
+        child, parent = self.partners.edges.T
+        return GraphEncoder(config.structure, child, parent, labels, width, hidden, layers, *shared)
 
     def _check_size(self, labels: int) -> None:
         """Raise where what labels bring along needs all of them at once, and they are too many or learn by samples."""

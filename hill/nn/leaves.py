@@ -30,7 +30,7 @@ class LeafUnits(nn.Module):
     def forward(self, text: Tensor) -> Tensor:
         """(B, D) to (B, L, U)."""
         units: Tensor = self.dropout(F.relu(self.read(text)))
-        return units.unflatten(1, (-1, self.count))
+        return units.reshape(len(text), len(self.parents), self.count)
 
     def lifted(self, units: Tensor) -> Tensor:
         """What each node receives of the units of its labels: (B, L, U) to (B, N, D)."""
