@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,8 @@ import pytest
 import torch
 
 from hill import HillClassifier
+from hill.errors import CheckpointError
+from hill.train.files import SUMS
 from tests.conftest import ROOT, animals_taxonomy, toy_documents
 from tests.fixtures.make import MODELS, make_encoder
 from tests.leaks import measure
@@ -90,6 +93,15 @@ def test_models_of_earlier_releases_say_what_they_said(folder: Path, tmp_path: P
     classifier.save(tmp_path / "again")
     again = HillClassifier.load(tmp_path / "again", device="cpu")
     assert np.array_equal(again.predict_proba(said["texts"]), classifier.predict_proba(said["texts"]))
+
+
+def test_a_setting_that_is_no_more_is_named(tmp_path: Path) -> None:
+    shutil.copytree(MODELS / "0.1.0" / "hill", tmp_path / "model")
+    file = tmp_path / "model" / "config.json"
+    file.write_text(file.read_text().replace('"leaves": "none"', '"leaves": "names"'))
+    (tmp_path / "model" / SUMS).unlink(missing_ok=True)
+    with pytest.raises(CheckpointError, match=r"was made with model.leaves = 'names', which is no more; train it anew"):
+        HillClassifier.load(tmp_path / "model")
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,8 @@ from hill.train.files import SUMS, check_folder, load_weights, read_json, read_t
 FORMAT = "hill-model"
 VERSION = 1
 WEIGHTS = "model.safetensors"
+GONE = {"leaves": "none"}
+"""Settings of models that are no more, with the value at which a model is the same without them."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +66,25 @@ def load_stored(folder: Path) -> Stored:
         )
     if (folder / SUMS).exists():  # models that were saved before there were sums have none
         check_folder(folder)
+    config["settings"] = settings_now(config["settings"], folder)
     try:
         return _build(folder, config)
     except HillError as error:
         raise error if isinstance(error, CheckpointError) else CheckpointError(f"'{folder}': {error}") from None
     except Exception as error:  # of whichever kind: the files may be anyone's, and hold anything
         raise unusable(folder, error) from error
+
+
+def settings_now(saved: Groups, folder: Path) -> Groups:
+    """The settings of a saved model as this program knows them."""
+    model = dict(saved["model"])
+    for name, value in GONE.items():
+        if (found := model.pop(name, value)) != value:
+            raise CheckpointError(
+                f"'{folder}' was made with model.{name} = {found!r}, which is no more; train it anew, or use an "
+                "earlier version of hill"
+            )
+    return {**saved, "model": model}
 
 
 def _build(folder: Path, config: dict[str, Any]) -> Stored:

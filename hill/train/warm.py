@@ -18,7 +18,7 @@ from hill.settings import Groups
 from hill.taxonomy import Taxonomy
 from hill.taxonomy.diff import diff
 from hill.train.carry import Plan
-from hill.train.store import Stored
+from hill.train.store import Stored, settings_now
 from hill.types import IntArray
 
 
@@ -49,7 +49,7 @@ def warm_settings(folder: Path, settings: Groups) -> tuple[str, Groups]:
     """
     check_model(folder)
     saved = read_object(folder / "config.json")
-    model = saved["settings"]["model"] | settings.get("model", {})
+    model = settings_now(saved["settings"], folder)["model"] | settings.get("model", {})
     data = {"max_length": saved["settings"]["data"]["max_length"]} | settings.get("data", {})
     train = settings.get("train", {}) | {"warm_start": str(folder)}
     return saved["model"], {**settings, "model": model, "train": train, "data": data}
