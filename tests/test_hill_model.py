@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 import torch
 
+from hill.classifier import HillClassifier
 from hill.data.documents import label_documents
 from hill.errors import ConfigError
 from hill.models.hill import TOKENS_FILE, TREE_FILE, HILLConfig
 from hill.nn import nt_xent
-from hill.nn.leaves import LeafNames
 from hill.taxonomy import Label, Taxonomy
 from hill.tree import build_tree
-from tests.conftest import animals_taxonomy
+from tests.conftest import animals_taxonomy, toy_documents
 from tests.made import blank_model, make_model
 from tests.test_tree import NYT, RCV1, WOS, label_graph
 
@@ -161,18 +161,22 @@ def test_names_start_as_the_encoder_reads_them_and_add_their_cosine(tiny_encoder
     assert torch.allclose(model.names.vectors, starts, atol=1e-5)
     added = [10 * (torch.cosine_similarity(document[0], vector, dim=0) - 0.25) for vector in starts]
     assert float(added[0].detach()) == pytest.approx(7.5, abs=1e-3)
+    logits = model.classify(document).logits
     model.names = None
-    without = model.classify(document).logits
-    assert torch.allclose(without + torch.stack(added), _with(model, starts, document), atol=1e-4)
-    assert not torch.allclose(anywhere, without + torch.stack(added), atol=1e-2)
+    assert torch.allclose(logits, model.classify(document).logits + torch.stack(added), atol=1e-4)
+    assert not torch.allclose(logits, anywhere, atol=1e-2)
 
 
-def _with(model: Any, vectors: torch.Tensor, document: torch.Tensor) -> torch.Tensor:
-    """The logits of a model whose labels have these vectors of names."""
-    model.names = LeafNames(len(vectors), vectors.shape[1], 10.0)
-    model.names.vectors.data.copy_(vectors)
-    logits: torch.Tensor = model.classify(document).logits
-    return logits
+def test_a_training_begins_with_the_names(tiny_encoder: Path) -> None:
+    settings = {
+        "model": {"encoder": str(tiny_encoder), "pooling": "mean", "name_weight": 5.0},
+        "train": {"epochs": 1, "lr": 1e-9, "encoder_lr": 1e-9, "head_start": "off", "device": "cpu"},
+    }
+    classifier = HillClassifier(animals_taxonomy(), "hill", settings).fit(*toy_documents(20, seed=0))
+    model: Any = classifier.stored.model.eval()
+    for label, vector in zip(animals_taxonomy(), model.names.vectors, strict=True):
+        ids = torch.tensor([classifier.stored.tokenizer.encode(f"{label.name} {label.description}").ids])
+        assert torch.allclose(model.text(ids, torch.ones_like(ids))[0], vector, atol=1e-4)
 
 
 def test_names_need_an_encoder_that_knows_words() -> None:

@@ -215,7 +215,16 @@ def test_a_sample_needs_a_loss_a_label(kind: type) -> None:
 
 @pytest.mark.parametrize("count", [1, 3, 7, 50])
 @pytest.mark.parametrize(("cells", "documents"), [(1, 3), (40, 16), (1 << 24, 4_096)])
-@pytest.mark.parametrize(("name", "settings"), [("flat", {}), ("hill", {}), ("flat", {"loss": "softmax"})])
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("flat", {}),
+        ("hill", {}),
+        ("hill", {"leaf_units": 2}),
+        ("hill", {"name_weight": 5.0}),
+        ("flat", {"loss": "softmax"}),
+    ],
+)
 def test_the_best_labels_in_blocks_are_the_best_of_all(
     name: str,
     settings: dict[str, Any],

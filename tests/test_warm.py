@@ -141,7 +141,7 @@ def _without(label: Label, known: set[str]) -> Label:
     return Label(label.id, label.name, tuple(parent for parent in label.parents if parent in known))
 
 
-@pytest.mark.parametrize("variant", ["flat", "hill-height-1", "hill-text", "hgclr", "textrcnn"])
+@pytest.mark.parametrize("variant", ["flat", "hill-height-1", "hill-text", "hill-units-text", "hgclr", "textrcnn"])
 def test_labels_that_come_and_go_leave_the_others_alone(tiny_encoder: Path, variant: str) -> None:
     old = learned(variant, tiny_encoder)
     taxonomy = grown(Label("ape", "Apes", ("m",)), Label("owl", "Owls", ("f", "m")), Label("gull", "Gulls", ("owl",)))
