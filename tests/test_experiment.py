@@ -30,7 +30,7 @@ from hill.experiment.plan import Plan, read_seeds
 from hill.experiment.predictions import Predictions
 from hill.experiment.program import Page, run_experiment
 from hill.experiment.report import html, markdown
-from hill.experiment.rows import Row, reference_row, rows_folder, table_rows
+from hill.experiment.rows import Row, reference_row, rows_folder, share_trees, table_rows
 from hill.experiment.run import Extra, Run, carry_out, count_parameters, measure
 from hill.experiment.stats import Summary, summarise
 from hill.experiment.table import Results, Section
@@ -39,6 +39,7 @@ from hill.metrics import score
 from hill.taxonomy import Taxonomy, write_taxonomy
 from hill.train import Epoch, Step
 from hill.train.run import Fitted
+from hill.tree import build_tree
 from tests.conftest import ROOT, animals_taxonomy, toy_documents
 
 PUBLISHED = sorted(file for file in (ROOT / "experiments").glob("*/*.toml") if file.parent.name != "tuning")
@@ -256,6 +257,21 @@ def test_hill_at_its_own_height_is_not_trained_twice(rows: Path) -> None:
     assert [run.folder.name for run in plan.runs(["hill-height-2"])] == ["hill-1", "hill-2"]
     with pytest.raises(ConfigError, match="unknown row 'hil'"):
         plan.runs(["hil"])
+
+
+def test_a_builder_that_gives_the_tree_of_hill_is_not_trained_again(rows: Path, animals: Taxonomy) -> None:
+    given = table_rows("trees", rows)
+    trees = {row.name: build_tree(animals, 2, row.settings["model"]["method"]).tree for row in given}
+    (own,) = (row for row in given if row.run == "hill")
+    assert 1 < sum(tree == trees[own.name] for tree in trees.values()) < len(trees), "some give it, others not"
+    for before, row in zip(given, share_trees(given, animals), strict=True):
+        if trees[row.name] == trees[own.name]:
+            assert row.run == "hill" and row.settings == own.settings
+            assert row.title == (before.title if before is own else f"{before.title} = {own.title}")
+        else:
+            assert row == before
+    for other in ("heights", "ablation", "main-table"):
+        assert share_trees(table_rows(other, rows), animals) == table_rows(other, rows)
 
 
 def test_the_folder_of_rows_is_found_by_the_name_of_the_data(tmp_path: Path) -> None:

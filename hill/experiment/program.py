@@ -1,14 +1,14 @@
 """The program behind `hill experiment`: it runs what is missing, keeps what is done, then writes table and report."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hill.experiment.facts import read_source
 from hill.experiment.figures import need_figures
 from hill.experiment.plan import NO_EXTRA, Plan, read_seeds, run_missing
 from hill.experiment.report import markdown, write_page
-from hill.experiment.rows import reference_row, rows_folder, table_rows
+from hill.experiment.rows import reference_row, rows_folder, share_trees, table_rows
 from hill.experiment.run import Extra
 from hill.experiment.table import Results
 
@@ -42,6 +42,7 @@ def run_experiment(
     plan = Plan(table_rows(table, folder, encoder, assignments), read_seeds(seeds), out)
     plan.runs(only)
     source = read_source(data, taxonomy)
+    plan = replace(plan, rows=share_trees(plan.rows, source.taxonomy))
     ended = list(run_missing(plan, source, only, extra, workers))
     failed = [run.folder.name for run, problem, _ in ended if problem]
     results = Results(table, source.name, plan.rows, plan.records(source), reference_row(table, plan.rows))

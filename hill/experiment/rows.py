@@ -13,7 +13,9 @@ from hill.errors import ConfigError
 from hill.experiment.tables import DIFFERENCES, REFERENCES, TABLES
 from hill.models import MODELS
 from hill.settings import Groups, document, make, one_of, read_settings
+from hill.taxonomy import Taxonomy
 from hill.train import TrainConfig
+from hill.tree import build_tree
 
 PUBLISHED = Path(__file__).parents[2] / "experiments"
 
@@ -53,6 +55,29 @@ def table_rows(
         run = "hill" if models[name] == "hill" and settings == own else name
         rows.append(Row(name, title, models[name], settings, run))
     return rows
+
+
+def share_trees(rows: list[Row], taxonomy: Taxonomy) -> list[Row]:
+    """The rows, where another builder gives the very tree of HILL with HILL's run: it is not trained twice."""
+    own = next((row for row in rows if row.run == "hill"), None)
+    if own is None or own.settings["model"]["structure"] != "tree":
+        return rows
+    return [_shared_run(row, own) if _is_same_but_for_builder(row, own, taxonomy) else row for row in rows]
+
+
+def _shared_run(row: Row, own: Row) -> Row:
+    return dataclasses.replace(row, title=f"{row.title} = {own.title}", settings=own.settings, run=own.run)
+
+
+def _is_same_but_for_builder(row: Row, own: Row, taxonomy: Taxonomy) -> bool:
+    """Whether a row differs from HILL in the method alone, and this method builds the same tree."""
+    if row.model != own.model or row.run == own.run:
+        return False
+    model, wanted = row.settings["model"], own.settings["model"]
+    if row.settings | {"model": model | {"method": wanted["method"]}} != own.settings:
+        return False
+    trees = [build_tree(taxonomy, each["height"], each["method"]).tree for each in (model, wanted)]
+    return trees[0] == trees[1]
 
 
 def reference_row(table: str, rows: Iterable[Row]) -> str | None:
