@@ -205,11 +205,13 @@ def test_hill_has_the_settings_of_the_paper(
     assert (train["encoder_lr"], train["warmup"], train["schedule"], train["patience"]) == (3e-5, 2000, "constant", 10)
 
 
-def test_cost_follows_the_timing_protocol() -> None:
-    for row in table_rows("cost", ROOT / "experiments" / "wos"):
-        train = row.settings["train"]
+@pytest.mark.parametrize("data", ["wos", "arxiv"])
+def test_cost_follows_the_timing_protocol(data: str) -> None:
+    for row in table_rows("cost", ROOT / "experiments" / data):
+        train, model = row.settings["train"], row.settings["model"]
         assert (train["batch_size"], train["epochs"], train["warmup"], train["schedule"]) == (16, 20, 0, "constant")
-        assert train["lr"] == train["encoder_lr"] == 3e-5 and train["patience"] >= 20
+        assert train["lr"] == train["encoder_lr"] == 3e-5 and train["patience"] >= 20 and not train["classifier_lr"]
+        assert not model.get("leaf_units") and not model.get("name_weight") and model["contrast"] == 0.1
     assert row.model == "hgclr" and row.settings["model"]["layers"] == 2
 
 

@@ -16,8 +16,8 @@ def split(model: HTCModel, batch: Batch, rows: IntArray) -> Branches | None:
         return None
     with still(model), torch.no_grad():
         text = model.text.read(batch)  # (1, D)
-        units = None if model.structure.units is None else model.structure.units(text)
-        vectors = {"text": text, "structure": model.structure(text, units)}
+        tree, units = model.encode(text)
+        vectors = {"text": text, "structure": tree}
         labels = torch.from_numpy(rows)
         weight, bias = model.head.weight[labels], model.head.bias[labels]
         columns = _columns(model.config.classifier, model.text.width)

@@ -144,7 +144,7 @@ class HILL(WideModel):
         self.names = LeafNames(labels, width, config.name_weight) if config.name_weight else None
         self._check_size(labels)
         if config.leaf_units:
-            self.structure.add_units(width, config.leaf_units, config.dropout)
+            self.structure.add_units(config.leaf_units, config.dropout)
             self.head_leaves = nn.Linear(labels * config.leaf_units, labels, bias=False)
 
     @classmethod
@@ -185,8 +185,7 @@ class HILL(WideModel):
 
     def classify(self, text: Tensor, labels: Tensor | None = None) -> Output:
         """h_D (B, D) to logits (B, L); with labels the loss L_C + λ L_clr, or in a stage one of the two unweighted."""
-        units = None if self.structure.units is None else self.structure.units(text)  # (B, L, U)
-        tree = self.structure(text, units)  # h_T (B, D)
+        tree, units = self.encode(text)
         features = self._read(text, tree)
         logits = self.judge(features, labels)
         if self.head_leaves is not None and units is not None:
@@ -202,6 +201,11 @@ class HILL(WideModel):
             weight = 1.0 if self.stage else self.config.contrast
             parts["contrast"] = weight * self.contrast(text, tree, labels)
         return total(logits, parts)
+
+    def encode(self, text: Tensor) -> tuple[Tensor, Tensor | None]:
+        """h_T (B, D), and what the units of the labels say (B, L, U) where there are any."""
+        units = None if self.structure.units is None else self.structure.units(text)
+        return self.structure(text, units), units
 
     def best(self, batch: Batch | Packed, count: int) -> tuple[Tensor, Tensor]:
         """The highest scores of each document and the labels they are of: (B, count) each, the best first."""
@@ -242,7 +246,7 @@ class HILL(WideModel):
 
     def features(self, text: Tensor) -> Tensor:
         """What the classifier reads of documents."""
-        return self._read(text, self.structure(text))
+        return self._read(text, self.encode(text)[0])
 
     def _read(self, text: Tensor, tree: Tensor) -> Tensor:
         match self.config.classifier:

@@ -53,8 +53,9 @@ class StructureEncoder(nn.Module):
         aligned: Tensor = self.align(torch.cat(read, dim=1))
         return aligned
 
-    def add_units(self, width: int, count: int, dropout: float) -> None:
-        """Let each label compute so many numbers of a document's vector, of this width, and pass them on upwards."""
+    def add_units(self, count: int, dropout: float) -> None:
+        """Let each label compute so many numbers of a document's vector, and pass them on upwards."""
+        width = int(self.features[0].in_features)  # type: ignore[arg-type]
         self.units = LeafUnits(width, count, self.labels.parents, self.labels.nodes, self.hidden, dropout)
 
     @property

@@ -66,7 +66,6 @@ def load_stored(folder: Path) -> Stored:
         )
     if (folder / SUMS).exists():  # models that were saved before there were sums have none
         check_folder(folder)
-    config["settings"] = settings_now(config["settings"], folder)
     try:
         return _build(folder, config)
     except HillError as error:
@@ -88,12 +87,12 @@ def settings_now(saved: Groups, folder: Path) -> Groups:
 
 
 def _build(folder: Path, config: dict[str, Any]) -> Stored:
-    kind = MODELS[config["model"]]
+    kind, known = MODELS[config["model"]], settings_now(config["settings"], folder)
     taxonomy = read_taxonomy(folder / "taxonomy.json")
-    settings: ModelConfig = make(kind.Config, config["settings"]["model"], "model")
+    settings: ModelConfig = make(kind.Config, known["model"], "model")
     tokenizer = plain(Tokenizer.from_file(str(folder / "tokenizer.json")))
     text = empty_text(settings, folder, tokenizer, config["pooling"])
     assets = {name: read_json(folder / name) for name in config["assets"]}
     model = kind(text, taxonomy, settings, assets)
     load_weights(model, read_tensors(folder / WEIGHTS), folder)
-    return Stored(config["model"], model.eval(), taxonomy, tokenizer, config["settings"])
+    return Stored(config["model"], model.eval(), taxonomy, tokenizer, known)
