@@ -45,6 +45,27 @@ def test_contrast_is_added_with_its_weight(tiny_encoder: Path) -> None:
     assert "contrast" not in make_model("hill", {"contrast": 0.0}, tiny_encoder).model(batch).parts
 
 
+@pytest.mark.parametrize(
+    ("settings", "share"),
+    [
+        ({"contrast_labels": 3}, 3 / 7),
+        ({"contrast_labels": 7}, 1),
+        ({"contrast_labels": 8}, 1),
+        ({"contrast_labels": 0}, 1),
+        ({"contrast_labels": 3, "loss": "softmax"}, 1),
+    ],
+    ids=["fewer than the labels", "as many", "more", "off", "a loss that is no mean over labels"],
+)
+def test_contrast_weighs_less_where_labels_are_many(
+    tiny_encoder: Path, settings: dict[str, Any], share: float
+) -> None:
+    made = make_model("hill", settings, tiny_encoder)
+    model, batch = made.model.eval(), made.batch
+    text = model.text(batch.ids, batch.mask)
+    expected = model.contrast(text, model.structure(text), batch.labels) * 0.1 * share
+    assert torch.allclose(model(batch).parts["contrast"], expected)
+
+
 def test_the_classifier_reads_what_it_should(tiny_encoder: Path) -> None:
     for classifier in ("concat", "text", "tree", "residual"):
         made = make_model("hill", {"classifier": classifier}, tiny_encoder)

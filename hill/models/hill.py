@@ -62,6 +62,9 @@ class HILLConfig(WideConfig, TextConfig):
     """Units of its own that each label computes of a document and that the classifier reads too; 0 as in the paper."""
     contrast: float = 0.1
     """Weight λ of the contrastive loss; 0 is the paper's ablation without it."""
+    contrast_labels: int = 166
+    """Labels up to which λ counts in full, as many as the paper's largest data set has; with more, where the loss is a
+    mean over labels, it is multiplied by this and divided by their number. 0 for in full with any number."""
     temperature: float = 1.0
     """Temperature τ of the contrastive loss."""
     negatives: str = "all"
@@ -110,6 +113,7 @@ class HILLConfig(WideConfig, TextConfig):
             )
         at_least(self.height, 1, "model.height")
         at_least(self.contrast, 0, "model.contrast")
+        at_least(self.contrast_labels, 0, "model.contrast_labels")
         at_least(self.temperature, 1e-3, "model.temperature")
         at_least(self.label_rank, 0, "model.label_rank")
 
@@ -198,7 +202,7 @@ class HILL(WideModel):
         if self.stage != "contrast":
             parts["labels"] = self.judge_loss(features, logits, labels)
         if self.config.contrast and self.stage != "labels":
-            weight = 1.0 if self.stage else self.config.contrast
+            weight = 1.0 if self.stage else self.contrast_weight
             parts["contrast"] = weight * self.contrast(text, tree, labels)
         return total(logits, parts)
 
@@ -211,6 +215,13 @@ class HILL(WideModel):
         """The highest scores of each document and the labels they are of: (B, count) each, the best first."""
         whole = self.head_leaves is not None or self.names is not None
         return HTCModel.best(self, batch, count) if whole else super().best(batch, count)
+
+    @property
+    def contrast_weight(self) -> float:
+        """λ, less where labels are many: L_C is a mean over them, and its gradients shrink as their number grows."""
+        config, labels = self.config, self.head.out_features
+        many = config.loss == "bce" and 0 < config.contrast_labels < labels
+        return config.contrast * (config.contrast_labels / labels if many else 1.0)
 
     def contrast(self, text: Tensor, tree: Tensor, labels: Tensor) -> Tensor:
         """L_clr: a document's text and tree vectors are partners, those of other documents negatives."""
