@@ -35,18 +35,18 @@ def quality() -> str:
     return table([f"`make demo`, test, one run ({link('experiments/results/demo.json')})", *QUALITY.values()], rows)
 
 
-def rivals(data: str) -> str:
+def rivals(data: str, encoder: str = "MiniLM", folder: str = "") -> str:
     """Every row of the main table that was run on a data set, at 0.5 and at one threshold tuned on dev."""
     rows = []
     for name, title in TABLES["main-table"].items():
-        folders = sorted((ROOT / f"experiments/results/{data}/runs").glob(f"{name}-[0-9]*"))
+        folders = sorted((ROOT / f"experiments/results/{folder or data}/runs").glob(f"{name}-[0-9]*"))
         tests = [json.loads((folder / "run.json").read_text())["test"] for folder in folders]
         if tests:
             cells = [
                 of(tests, decoding, measure) for decoding in ("raw", "tuned") for measure in ("micro_f1", "macro_f1")
             ]
             rows.append([title, str(len(tests)), *cells])
-    head = [f"{data}, test, MiniLM", "seeds", "micro F1 at 0.5", "macro F1", "micro F1, tuned threshold", "macro F1"]
+    head = [f"{data}, test, {encoder}", "seeds", "micro F1 at 0.5", "macro F1", "micro F1, tuned threshold", "macro F1"]
     return table(head, rows)
 
 
@@ -91,7 +91,8 @@ def seconds(found: dict[str, Any]) -> str:
 def filled(text: str) -> str:
     """This README with the results of today."""
     before, _, rest = text.partition(BEGIN)
-    parts = "\n\n".join((quality(), rivals("arxiv"), rivals("attack"), speed()))
+    tables = rivals("arxiv"), rivals("arxiv", "gte-small", "arxiv-gte"), rivals("attack")
+    parts = "\n\n".join((quality(), *tables, speed()))
     return f"{before}{BEGIN}\n{parts}\n{END}{rest.partition(END)[2]}"
 
 

@@ -691,6 +691,26 @@ def test_figures_are_the_same_each_time_and_may_be_empty(tmp_path: Path) -> None
     assert draw(made_results("heights", {}, {}), tmp_path)
 
 
+def test_the_cost_figure_shows_memory_where_it_is_known(tmp_path: Path) -> None:
+    results = made_results("cost", {}, {"hill-timed": [0.5, 0.6]})
+    assert "GPU memory, MiB" in draw(results, tmp_path)["cost"][0].read_text()
+    for run in results.runs():
+        run["peak_memory"] = None  # type: ignore[index]
+    found = draw(results, tmp_path)["cost"][0].read_text()
+    assert "seconds an epoch" in found and "GPU memory" not in found
+
+
+def test_a_figure_leaves_out_rows_without_runs(tmp_path: Path) -> None:
+    results = made_results("trees", {}, {"hill-tree-paper": [0.5]})
+    found = draw(results, tmp_path)["tuned threshold"][0].read_text()
+    assert "paper tree" in found and "random tree" not in found
+
+
+def test_no_axis_shows_less_than_nothing(tmp_path: Path) -> None:
+    results = made_results("trees", {}, {"hill-tree-paper": [0.01, 0.9]})  # whose mean less a deviation is below 0
+    assert "\N{MINUS SIGN}" not in draw(results, tmp_path)["tuned threshold"][0].read_text()
+
+
 def test_the_cost_page_shows_what_was_spent() -> None:
     sections = made_results("cost", {}, {"hill-timed": [0.5, 0.6]}).sections()
     cost = section(markdown("x", [], sections), "Cost")["HILL"]

@@ -66,6 +66,8 @@ def train(
                 print(f"started from {warm_start}: {classifier.warmed}")
             classifier.save(out)
             print_metrics(classifier.metrics)
+            if classifier.metrics["split"] == "dev":
+                print("dev decided on epoch, thresholds and calibration: of new documents expect somewhat less")
             print(f'saved to {out}; try: hill predict {out} "a text"')
     ranks.leave()
 

@@ -1,6 +1,7 @@
 """Figures of an experiment as SVG and PNG: a point a run, the mean, and the spread over seeds."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hill.experiment.stats import Summary
-from hill.experiment.table import HEADLINES, Results, metric
+from hill.experiment.table import HEADLINES, Results, memory, metric
 from hill.extras import need
 
 INK, SOFT = "#1f4e79", "#b9cfe4"
@@ -22,10 +23,12 @@ def need_figures() -> Any:
 
 
 def draw(results: Results, folder: Path) -> dict[str, list[Path]]:
-    """The figures of a table: the results at both thresholds, or the cost; the files of each."""
+    """The files of each figure of a table: the results of rows that are done, at both thresholds, or the cost."""
     if results.table == "cost":
         return {"cost": _save(_cost(results), folder / "cost")}
     panel = _heights if results.table == "heights" else _points
+    if panel is _points:
+        results = replace(results, rows=[row for row in results.rows if results.records[row.name]] or results.rows)
     titles = {"raw": "threshold 0.5", "tuned": "tuned threshold"}
     return {
         title: _save(_metrics(results, panel, decoding, title), folder / f"results-{decoding}")
@@ -56,6 +59,7 @@ def _points(axes: Any, results: Results, found: Sequence[Summary | None], names:
         places, [row.title for row in results.rows] if names else [""] * len(places), fontsize=8, parse_math=False
     )
     axes.set_ylim(len(found) - 0.5, -0.5)
+    axes.set_xlim(left=max(0, axes.get_xlim()[0]))
     _tidy(axes, "x")
 
 
@@ -78,11 +82,13 @@ def _means(known: Sequence[tuple[int, Summary]]) -> list[tuple[float, float]]:
 
 
 def _cost(results: Results) -> Any:
-    figure = need_figures().Figure(figsize=(8, 2.6), layout="constrained")
     reads: dict[str, Callable[[Any], float | None]] = {
         "weights outside the text encoder, millions": lambda run: run["parameters"]["rest"] / 1e6,
         "seconds an epoch": lambda run: run["seconds"]["epoch"],
     }
+    if any(memory(run) is not None for run in results.runs()):
+        reads["GPU memory, MiB"] = memory
+    figure = need_figures().Figure(figsize=(4 * len(reads), 2.6), layout="constrained")
     for axes, (title, read) in zip(figure.subplots(1, len(reads)), reads.items(), strict=True):
         found = results.summaries(read)
         means = [summary.mean if (summary := found[row.name]) else 0 for row in results.rows]

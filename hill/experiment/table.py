@@ -97,7 +97,7 @@ class Results:
             (lambda run: run["seconds"]["test"], 2),
             (lambda run: run["parameters"]["text"], 0),
             (lambda run: run["parameters"]["rest"], 0),
-            (lambda run: None if run["peak_memory"] is None else run["peak_memory"] / 2**20, 0),
+            (memory, 0),
         ]
         columns = [(self.summaries(read), digits) for read, digits in reads]
         lines = [[row.title, *(plain(column[row.name], digits) for column, digits in columns)] for row in self.rows]
@@ -114,6 +114,11 @@ class Results:
             lines.append([name, *(percent(found[row.name]) for row in self.rows)])
         title = f"Every metric: {DECODINGS[decoding][0].lower()}{DECODINGS[decoding][1:]}"
         return Section(title, "Test, in percent.", ["", *(row.title for row in self.rows)], lines)
+
+
+def memory(run: Any) -> float | None:
+    """The peak of a run on a GPU, in MiB."""
+    return None if run["peak_memory"] is None else run["peak_memory"] / 2**20
 
 
 def metric(decoding: str, name: str, run: Any) -> float | None:
