@@ -56,9 +56,7 @@ def test_contrast_is_added_with_its_weight(tiny_encoder: Path) -> None:
     ],
     ids=["fewer than the labels", "as many", "more", "off", "a loss that is no mean over labels"],
 )
-def test_contrast_weighs_less_where_labels_are_many(
-    tiny_encoder: Path, settings: dict[str, Any], share: float
-) -> None:
+def test_contrast_weighs_less_where_labels_are_many(tiny_encoder: Path, settings: dict[str, Any], share: float) -> None:
     made = make_model("hill", settings, tiny_encoder)
     model, batch = made.model.eval(), made.batch
     text = model.text(batch.ids, batch.mask)
