@@ -80,7 +80,17 @@ def speed() -> str:
         [what, value, of.get("machine", f"{of.get('processors')} cores"), link(f"{results}/bench_{name}.json")]
         for what, (value, of, name) in rows.items()
     ]
-    return table(["speed", "", "machine", ""], found)
+    return table(["speed", "", "machine", ""], [*found, cost()])
+
+
+def cost() -> list[str]:
+    """What an epoch takes HILL and HGCLR, by the protocol of the released code."""
+    runs = [read(f"experiments/results/arxiv/runs/{name}-timed-1/run.json") for name in ("hill", "hgclr")]
+    hill, hgclr = (f"{run['seconds']['epoch']:.0f} s, {run['peak_memory'] / 2**20:,.0f} MiB" for run in runs)
+    of = runs[0]["versions"]
+    what = f"an epoch of HILL on MiniLM, {runs[0]['data']['documents']['train']:,} abstracts in batches of 16"
+    machine = f"{of['device']}, torch {of['torch']}, transformers {of['transformers']}"
+    return [what, f"{hill}; HGCLR {hgclr}", machine, "[cost](experiments/results/arxiv/cost/table.md)"]
 
 
 def seconds(found: dict[str, Any]) -> str:
