@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 INPUTS := pyproject.toml constraints.txt
-BENCHES := check metrics sparse tree labels wide predict bulk shards
+BENCHES := check metrics sparse tree labels wide predict bulk
 
 .PHONY: help demo test test-browser faults fuzz audit lint bench docs clean
 
@@ -44,7 +44,7 @@ test: $(VENV)/test ## run the test suite with coverage
 test-browser: $(VENV)/test ## run the tests of the page in a real browser
 	tests/browser/run.sh $(BIN)/python
 
-faults: $(VENV)/test ## kill, fill disks, flip bits many times, and count what is lost
+faults: $(VENV)/test ## kill, fill disks, flip bits, attack the server, many times, and count what is lost
 	$(BIN)/python -m tests.faults
 
 fuzz: $(VENV)/test ## give every reader many strange inputs

@@ -21,7 +21,7 @@ from bench_predict import SHAPES, make_model, write_texts
 from rich.console import Console
 from rich.table import Table
 
-from hill.extras import need
+from hill.errors import need
 
 FILE = 10_000
 JOBS = {

@@ -25,13 +25,13 @@ from hill.classifier import HillClassifier
 from hill.data import Documents, read_data
 from hill.export import OnnxClassifier
 from hill.export.onnx import export_onnx
-from hill.predictor import Scored
+from hill.predictor import ScoredBatch
 from hill.taxonomy import Label, Taxonomy
 from hill.types import Batch
 
 LENGTH = 128
 PLAIN_BATCH = 32
-Score = Callable[[list[str]], Iterable[Scored]]
+Score = Callable[[list[str]], Iterable[ScoredBatch]]
 
 
 def untrained() -> HillClassifier:
@@ -53,7 +53,7 @@ def plain(classifier: HillClassifier) -> Score:
     """The model in PyTorch as one would write it down: fp32, batches in the given order, padded to their longest."""
     model, tokenizer = classifier.stored.model.eval(), classifier.stored.tokenizer
 
-    def score(texts: list[str]) -> Iterator[Scored]:
+    def score(texts: list[str]) -> Iterator[ScoredBatch]:
         tokenizer.enable_truncation(classifier.max_length)
         for start in range(0, len(texts), PLAIN_BATCH):
             found = tokenizer.encode_batch(texts[start : start + PLAIN_BATCH])

@@ -28,10 +28,11 @@ from rich.table import Table
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from hill.data.batches import gold_of
-from hill.data.documents import Documents, label_documents
+from hill.data import Documents
+from hill.data.batches import batch_labels
+from hill.data.documents import label_documents
+from hill.encoders import Transformer
 from hill.models import MODELS
-from hill.nn import Transformer
 from hill.settings import make
 from hill.taxonomy import Label, Taxonomy
 from hill.types import Batch
@@ -111,7 +112,7 @@ def measure(name: str, loss: str, labels: int) -> dict[str, Any]:
     words = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
     model = MODELS[name](text, taxonomy, config, MODELS[name].prepare(documents, taxonomy, config, words))
     built = time.process_time() - start
-    gold = gold_of(documents.labels, np.arange(BATCH), model.listed)
+    gold = batch_labels(documents.labels, np.arange(BATCH), model.listed)
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
     def step() -> None:

@@ -23,8 +23,8 @@ from rich.console import Console
 from rich.table import Table
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from hill.bulk import predict_file
 from hill.classifier import HillClassifier
-from hill.engines import predict_file
 from hill.settings import Groups
 from hill.taxonomy import Label, Taxonomy
 

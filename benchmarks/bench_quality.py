@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hill.classifier import HillClassifier
-from hill.data.documents import read_documents
+from hill.data import read_documents
 from hill.taxonomy import read_taxonomy
 
 MEASURES = ("raw_micro_f1", "raw_macro_f1", "micro_f1", "macro_f1")

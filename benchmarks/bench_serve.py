@@ -47,7 +47,8 @@ class Client:
 
     async def ask(self, body: bytes) -> tuple[int, bytes]:
         """Status and body of the answer."""
-        head = f"POST /v1/predict HTTP/1.1\r\nhost: b\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
+        head = "POST /v1/predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        head += f"content-length: {len(body)}"
         self._writer.write(head.encode() + b"\r\n\r\n" + body)
         lines = (await self._reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")
         length = next(int(line[15:]) for line in lines if line.startswith(b"content-length:"))
@@ -141,7 +142,7 @@ PREDICT = """
 import resource, sys, time
 from pathlib import Path
 from hill.cli.common import load_model
-from hill.engines.local import predict_file
+from hill.bulk.run import predict_file
 model = load_model(Path(sys.argv[1]))
 model.predictions(["warm up"] * 64)
 used = lambda: sum(resource.getrusage(resource.RUSAGE_SELF)[:2])

@@ -18,9 +18,9 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from hill.decode import DecodeConfig
-from hill.predictor import Predictor, Scored
+from hill.predictor import Predictor, ScoredBatch
+from hill.sparse import DEFAULT_TOP_K, merge_entries, row_indices
 from hill.taxonomy import Label, Taxonomy
-from hill.taxonomy.cells import BEST, documents_of, merge_cells
 
 ROOTS, BRANCHES, BATCH = 22, 5, 64
 
@@ -31,7 +31,7 @@ class Given(Predictor):
     def __init__(self, taxonomy: Taxonomy) -> None:
         self.taxonomy, self.decode_config, self.thresholds = taxonomy, DecodeConfig(), None
 
-    def scores(self, texts: Sequence[str]) -> Iterator[Scored]:
+    def scores(self, texts: Sequence[str]) -> Iterator[ScoredBatch]:
         """Nothing is computed here."""
         raise NotImplementedError
 
@@ -51,19 +51,19 @@ def make_scores(taxonomy: Taxonomy, documents: int) -> tuple[csr_array[Any], csr
     given = csr_array((np.ones(own.size, bool), own.ravel(), np.arange(documents + 1) * 2), shape=(documents, labels))
     gold = taxonomy.closures(given)
     hit = draw.random(gold.nnz) < 0.85
-    near = documents_of(gold)[hit], gold.indices[hit], draw.normal(1, 2, hit.sum())
-    count = documents * (BEST - 14)
+    near = row_indices(gold)[hit], gold.indices[hit], draw.normal(1, 2, hit.sum())
+    count = documents * (DEFAULT_TOP_K - 14)
     far = (
-        np.repeat(np.arange(documents), BEST - 14),
+        np.repeat(np.arange(documents), DEFAULT_TOP_K - 14),
         order[draw.choice(labels, count, p=often)],
         draw.normal(-5, 1.5, count),
     )
     document, label, logit = (np.concatenate(each) for each in zip(near, far, strict=True))
     scores = (1 / (1 + np.exp(-logit))).astype(np.float32)
-    return gold, merge_cells(document, label.astype(np.int64), scores, (documents, labels), np.maximum)
+    return gold, merge_entries(document, label.astype(np.int64), scores, (documents, labels), np.maximum)
 
 
-def batches(scores: csr_array[Any]) -> Iterator[Scored]:
+def batches(scores: csr_array[Any]) -> Iterator[ScoredBatch]:
     """Some documents at a time."""
     for start in range(0, scores.shape[0], BATCH):
         places = np.arange(start, min(start + BATCH, scores.shape[0]))

@@ -1,8 +1,8 @@
 """Training steps and reading on a device: documents a second, time of a step, memory, share of the arithmetic limit.
 
-Modes are fast, compile and plain (fp32, padded). Synthetic documents with lengths normal(200, 80) clipped to 20-512,
+Modes are fast and plain (fp32, padded). Synthetic documents with lengths normal(200, 80) clipped to 20-512,
 141 labels in 7 stars, encoders with random weights; or the documents of a data folder. Run it as
-`python benchmarks/bench_step.py [--encoder bert-base] [--rows hill:24 flat:24 hill:24:compile] [--out FILE]`.
+`python benchmarks/bench_step.py [--encoder bert-base] [--rows hill:24 flat:24 hill:24:plain] [--out FILE]`.
 """
 
 import argparse
@@ -22,15 +22,14 @@ from tokenizers.models import WordLevel
 
 from hill.data import Documents, read_data
 from hill.data.tokens import Tokens, tokenize
+from hill.encoders import Transformer
+from hill.encoders.transformer import load_pretrained
 from hill.models import MODELS
-from hill.nn import Transformer
-from hill.nn.pretrained import load_pretrained
 from hill.settings import make
 from hill.taxonomy import Label, Taxonomy, read_taxonomy
 from hill.train import Session, Split, TrainConfig
-from hill.train.loop import make_steps
-from hill.train.scoring import score_documents
-from hill.train.steps import Steps
+from hill.train.session import StepRunner
+from hill.train.trainer import make_steps
 
 SHAPES = {
     "bert-base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
@@ -84,18 +83,18 @@ def operations(encoder: Any, lengths: Any) -> float:
 def measure(session: Session, data: Split, seconds: float) -> dict[str, Any]:
     """Steps for this long after a warm-up, then one reading of all documents."""
     torch.cuda.reset_peak_memory_stats()
-    steps: Steps = make_steps(session, data)
+    steps: StepRunner = make_steps(session, data)
     session.model.train()
     order = [documents for epoch in range(4) for documents in steps.order(epoch)[:-1]]
     done, start = 0, time.perf_counter()
     while done < WARM_STEPS and time.perf_counter() - start < WARM_SECONDS:  # kernels compiled, shapes recorded
-        steps.take([order[done % len(order)]])
+        steps.step([order[done % len(order)]])
         done += 1
     torch.cuda.synchronize()
     first, start = done, time.perf_counter()
     while time.perf_counter() - start < seconds:
         for _ in range(10):
-            steps.take([order[done % len(order)]])
+            steps.step([order[done % len(order)]])
             done += 1
         torch.cuda.synchronize()
     spent = time.perf_counter() - start
@@ -104,10 +103,10 @@ def measure(session: Session, data: Split, seconds: float) -> dict[str, Any]:
     trained = np.concatenate([lengths[documents] for documents in taken])
     peak = torch.cuda.max_memory_allocated() / 2**30
     encoder = session.model.text.encoder
-    for _ in score_documents(session, data.tokens):
+    for _ in session.inference.scores(data.tokens):
         pass
     start = time.perf_counter()
-    for _ in score_documents(session, data.tokens):
+    for _ in session.inference.scores(data.tokens):
         pass
     read = time.perf_counter() - start
     return {
@@ -143,7 +142,7 @@ def main() -> None:
     for asked in arguments.rows:
         name, batch, mode = (*asked.split(":"), "fast")[:3]
         model = build(name, arguments.encoder, taxonomy, {})
-        config = TrainConfig(batch_size=int(batch), plain=mode == "plain", compile=mode == "compile")
+        config = TrainConfig(batch_size=int(batch), plain=mode == "plain")
         session = Session(model, config, torch.device("cuda"))
         rows.append({"model": name, "batch": int(batch), "mode": mode, **measure(session, data, arguments.seconds)})
         print(json.dumps(rows[-1]), flush=True)

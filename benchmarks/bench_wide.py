@@ -24,12 +24,12 @@ from scipy.sparse import csr_array
 
 from hill.data import Documents
 from hill.decode import DecodeConfig
-from hill.predictor import Predictor, Scored
+from hill.predictor import Predictor, ScoredBatch
 from hill.report import make_report
+from hill.sparse import DEFAULT_TOP_K, top_k_matrix
 from hill.taxonomy import Label, Taxonomy, read_taxonomy
-from hill.taxonomy.cells import BEST, best_table
 from hill.tree import Graph, build_authors, build_tree
-from hill.tree.drawing import draw_tree
+from hill.tree.plot import draw_tree
 
 ROOTS, BRANCHES, BATCH = 22, 5, 64
 
@@ -43,13 +43,15 @@ class Given(Predictor):
         self.taxonomy, self.thresholds, self._gold = taxonomy, None, gold
         self.decode_config = DecodeConfig(strategy="closure", calibrate="off")
 
-    def scores(self, texts: Sequence[str]) -> Iterator[Scored]:
+    def scores(self, texts: Sequence[str]) -> Iterator[ScoredBatch]:
         """The same in every pass."""
         draw, labels = np.random.default_rng(0), len(self.taxonomy)
         for start in range(0, len(texts), BATCH):
             documents = np.arange(start, min(start + BATCH, len(texts)))
-            rows = (draw.integers(0, labels, (len(documents), 1)) + np.arange(BEST) * (labels // BEST)) % labels
-            others = best_table(draw.random(rows.shape, dtype=np.float32) ** 6, rows, labels)
+            rows = (
+                draw.integers(0, labels, (len(documents), 1)) + np.arange(DEFAULT_TOP_K) * (labels // DEFAULT_TOP_K)
+            ) % labels
+            others = top_k_matrix(draw.random(rows.shape, dtype=np.float32) ** 6, rows, labels)
             yield documents, others.maximum(self._gold[documents].astype(np.float32) * np.float32(0.6)).tocsr()
 
 

@@ -1,11 +1,11 @@
-"""Fills the results into README.md, from the files they are in: `python docs/readme.py`."""
+"""Write the results into README.md and docs/results.md from the committed runs: `python docs/readme.py`."""
 
 import json
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from hill.experiment.tables import TABLES
+from hill.research.rows import TABLES
 
 ROOT = Path(__file__).parent.parent
 BEGIN, END = "<!-- results: made by docs/readme.py -->", "<!-- end of results -->"
@@ -13,7 +13,7 @@ QUALITY = {"micro_f1": "micro F1", "macro_f1": "macro F1", "hierarchical_f1": "h
 
 
 def read(place: str) -> Any:
-    """A file of results."""
+    """Read a file of results."""
     return json.loads((ROOT / place).read_text())
 
 
@@ -57,7 +57,7 @@ def of(tests: list[dict[str, Any]], decoding: str, measure: str) -> str:
 
 
 def speed() -> str:
-    """What was measured of time and memory."""
+    """Time and memory, from the benchmarks."""
     results = "benchmarks/results"
     cpu, step, check, tree = (
         read(f"{results}/bench_{name}.json") for name in ("cpu", "step_bert_base", "check", "tree")
@@ -67,12 +67,12 @@ def speed() -> str:
     large = max((row for row in tree["rows"] if row["method"] == "refined"), key=lambda row: int(row["vertices"]))
     rows = {
         "training HILL on BERT base, texts of about 200 tokens": (
-            f"{best['train_docs_s']:,} documents a second",
+            f"{best['train_docs_s']:,} documents per second",
             step,
             "step_bert_base",
         ),
-        "predicting with HILL on MiniLM, texts of 128 tokens": (f"{each['hill']:.0f} documents a second", cpu, "cpu"),
-        "the same, exported in 8 bits": (f"{each['ONNX int8']:.0f} documents a second", cpu, "cpu"),
+        "predicting with HILL on MiniLM, texts of 128 tokens": (f"{each['hill']:.0f} documents per second", cpu, "cpu"),
+        "the same, exported in 8 bits": (f"{each['ONNX int8']:.0f} documents per second", cpu, "cpu"),
         f"checking {check['documents']:,} documents": (f"{seconds(check)}, {check['peak_mib']} MiB", check, "check"),
         f"coding tree of {large['vertices']:,} labels": (seconds(large), tree, "tree"),
     }
@@ -84,28 +84,50 @@ def speed() -> str:
 
 
 def cost() -> list[str]:
-    """What an epoch takes HILL and HGCLR, by the protocol of the released code."""
+    """Time and memory of one epoch of HILL and HGCLR with the protocol of the released code."""
     runs = [read(f"experiments/results/arxiv/runs/{name}-timed-1/run.json") for name in ("hill", "hgclr")]
     hill, hgclr = (f"{run['seconds']['epoch']:.0f} s, {run['peak_memory'] / 2**20:,.0f} MiB" for run in runs)
     of = runs[0]["versions"]
     what = f"an epoch of HILL on MiniLM, {runs[0]['data']['documents']['train']:,} abstracts in batches of 16"
     machine = f"{of['device']}, torch {of['torch']}, transformers {of['transformers']}"
-    return [what, f"{hill}; HGCLR {hgclr}", machine, "[cost](experiments/results/arxiv/cost/table.md)"]
+    return [what, f"{hill}; HGCLR {hgclr}", machine, "`experiments/results/arxiv/cost/table.md`"]
 
 
 def seconds(found: dict[str, Any]) -> str:
-    """How long something took."""
+    """The duration of a benchmark."""
     return f"{found['seconds']:.0f} s"
 
 
-def filled(text: str) -> str:
-    """This README with the results of today."""
-    before, _, rest = text.partition(BEGIN)
-    tables = rivals("arxiv"), rivals("arxiv", "gte-small", "arxiv-gte"), rivals("attack")
-    parts = "\n\n".join((quality(), *tables, speed()))
-    return f"{before}{BEGIN}\n{parts}\n{END}{rest.partition(END)[2]}"
+def small_table() -> str:
+    """HILL, the flat baseline, the best rival and the linear model, with the tuned threshold."""
+    rows = {"linear": "TF-IDF + linear SVM", "flat": "BERT (flat)", "hgclr": "HGCLR", "hill": "HILL"}
+    lines = []
+    for name, title in rows.items():
+        cells = []
+        for data in ("arxiv", "attack"):
+            folders = sorted((ROOT / f"experiments/results/{data}/runs").glob(f"{name}-[0-9]*"))
+            tests = [json.loads((folder / "run.json").read_text())["test"] for folder in folders]
+            cells += [of(tests, "tuned", measure) for measure in ("micro_f1", "macro_f1")]
+        lines.append([title, *cells])
+    return table(["test, MiniLM", "arxiv: micro F1", "macro F1", "attack: micro F1", "macro F1"], lines)
 
+
+def filled(text: str, content: str) -> str:
+    """A page with these results between its markers."""
+    before, _, rest = text.partition(BEGIN)
+    return f"{before}{BEGIN}\n{content}\n{END}{rest.partition(END)[2]}"
+
+
+def all_tables() -> str:
+    """Every table, with links that work from the folder docs."""
+    tables = rivals("arxiv"), rivals("arxiv", "gte-small", "arxiv-gte"), rivals("attack")
+    content = "\n\n".join((quality(), *tables, speed()))
+    return content.replace("](experiments/", "](../experiments/").replace("](benchmarks/", "](../benchmarks/")
+
+
+PAGES = {"README.md": small_table, "docs/results.md": all_tables}
 
 if __name__ == "__main__":
-    readme = ROOT / "README.md"
-    readme.write_text(filled(readme.read_text()))
+    for name, make in PAGES.items():
+        page = ROOT / name
+        page.write_text(filled(page.read_text(), make()))

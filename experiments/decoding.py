@@ -3,7 +3,7 @@
 Run it as `python experiments/decoding.py --taxonomy TAXONOMY --scores FOLDER --out experiments/results/decoding`.
 FOLDER holds one NAME-SEED.npz a run with dev_scores, dev_labels, test_scores and test_labels, (documents, L) each; a
 file with scores and labels alone is cut into a random dev and test half. With `--models OUT/models --data DATA` the
-files are made first, from the models that `hill experiment --keep-models --out OUT` left, each in a folder NAME-SEED.
+files are made first, from the models of `hill research main-table --keep-models --out OUT`, each in a folder NAME-SEED.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from scipy.sparse import csr_array
 
 from hill.classifier import HillClassifier
 from hill.data import Documents, read_data
-from hill.decode import DecodeConfig, Held, Tuned, tune
+from hill.decode import CollectedScores, DecodeConfig, Tuned, tune
 from hill.metrics import Scorer
 from hill.metrics.calibration import mean_over_levels
 from hill.taxonomy import Taxonomy, read_taxonomy
@@ -51,7 +51,7 @@ def name_of(config: DecodeConfig) -> tuple[str, str, str]:
     return config.strategy, "off" if config.tune == "off" else f"{config.tune}, {config.tune_metric}", config.calibrate
 
 
-def measure(taxonomy: Taxonomy, tuned: Tuned, test: Held) -> dict[str, float]:
+def measure(taxonomy: Taxonomy, tuned: Tuned, test: CollectedScores) -> dict[str, float]:
     """The metrics of test documents; the calibration is that of the scores that users see."""
     scorer, decoder = Scorer(taxonomy), tuned.decoder(taxonomy)
     for labels, scores in test.blocks():
@@ -61,16 +61,18 @@ def measure(taxonomy: Taxonomy, tuned: Tuned, test: Held) -> dict[str, float]:
     return {name: float(result[name]) for name in SHOWN}
 
 
-def read_scores(file: Path) -> tuple[Held, Held]:
+def read_scores(file: Path) -> tuple[CollectedScores, CollectedScores]:
     """Dev and test of a file of scores."""
     arrays = np.load(file)
     if "scores" in arrays:
         order = np.random.default_rng(0).permutation(len(arrays["scores"]))
         dev, test = np.array_split(order, 2)
         scores, labels = arrays["scores"].astype(np.float32), arrays["labels"].astype(bool)
-        return Held(scores[dev], csr_array(labels[dev])), Held(scores[test], csr_array(labels[test]))
+        return CollectedScores(scores[dev], csr_array(labels[dev])), CollectedScores(
+            scores[test], csr_array(labels[test])
+        )
     first, second = (
-        Held(arrays[f"{split}_scores"].astype(np.float32), csr_array(arrays[f"{split}_labels"].astype(bool)))
+        CollectedScores(arrays[f"{split}_scores"].astype(np.float32), csr_array(arrays[f"{split}_labels"].astype(bool)))
         for split in ("dev", "test")
     )
     return first, second

@@ -16,7 +16,7 @@ from hill.classifier import HillClassifier
 from hill.data.batches import collate
 from hill.data.documents import label_documents
 from hill.data.tokens import tokenize
-from hill.models.hill import HILL
+from hill.models import HILL
 
 
 def norms(classifier: HillClassifier, records: list[dict[str, Any]]) -> dict[str, float]:

@@ -4,7 +4,7 @@ Training texts are the official descriptions of all codes, dev and test their in
 package with the codes is needed by the first alone:
 `python experiments/icd.py full --prepare DIR`, then
 `python experiments/icd.py full --data DIR [--model hill] [--out FILE.json] [--set group.key=value ...]`.
-Settings are those of experiments/icd/MODEL.toml.
+Settings are those of hill/research/settings/icd/MODEL.toml.
 """
 
 import argparse
@@ -21,12 +21,13 @@ import transformers
 from hill.classifier import GROUPS, HillClassifier
 from hill.data import Documents, read_data
 from hill.data.icd import icd_all, icd_taxonomy
+from hill.research.rows import PUBLISHED
 from hill.settings import read_settings
 from hill.taxonomy import Taxonomy, read_taxonomy
-from hill.train.bar import training_bar
-from hill.train.loop import Epoch, Step
+from hill.train import Epoch, Step
+from hill.train.progress import training_progress
 
-SETTINGS = Path(__file__).parent / "icd"
+SETTINGS = PUBLISHED / "icd"
 DEPTHS = {"blocks": {}, "categories": {"categories": True}, "full": {"codes": True}}
 MODELS = ("hill", "flat", "linear")
 SHOWN = ("micro_f1", "macro_f1", "hierarchical_f1", "path_micro_f1", "violations", "precision_at_1", "precision_at_5")
@@ -63,7 +64,7 @@ def train(depth: str, model: str, folder: Path, assignments: list[str]) -> dict[
     data = read_data(folder, taxonomy)
     classifier = HillClassifier(taxonomy, model, settings)
     curve, steps, start = [], 0, time.perf_counter()
-    with TemporaryDirectory() as scratch, training_bar(classifier.train_config.metric) as bar:
+    with TemporaryDirectory() as scratch, training_progress(classifier.train_config.metric) as bar:
         for report in classifier.training(data, Path(scratch) / "run"):
             bar.show(report)
             steps += isinstance(report, Step)

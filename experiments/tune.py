@@ -17,9 +17,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from hill.classifier import GROUPS, HillClassifier
-from hill.data.documents import Documents, read_documents
+from hill.data import Documents, read_documents
 from hill.taxonomy import read_taxonomy
-from hill.train.loop import Epoch
+from hill.train import Epoch
 
 CURVE = ("micro_f1", "macro_f1")
 KEPT = ("micro_f1", "macro_f1", "hierarchical_f1", "threshold", "raw_micro_f1", "raw_macro_f1", "raw_violations")

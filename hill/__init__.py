@@ -35,7 +35,7 @@ __all__ = [
     "write_taxonomy",
 ]
 
-_ROOMS = {
+_PACKAGES = {
     "errors": ("CheckpointError", "ConfigError", "DataError", "HillError", "TaxonomyError"),
     "types": ("Prediction",),
     "taxonomy": ("Label", "Taxonomy", "read_taxonomy", "write_taxonomy"),
@@ -47,9 +47,9 @@ _ROOMS = {
 
 
 def __getattr__(name: str) -> Any:
-    for room, names in _ROOMS.items():
+    for package, names in _PACKAGES.items():
         if name in names:
-            return getattr(import_module(f"hill.{room}"), name)
+            return getattr(import_module(f"hill.{package}"), name)
     raise AttributeError(f"module 'hill' has no attribute '{name}'")
 
 

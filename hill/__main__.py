@@ -1,5 +1,5 @@
 """`python -m hill` is the command `hill`."""
 
-from hill.cli import main
+from hill.cli.common import main
 
 main()

@@ -1,40 +1,52 @@
-"""HillClassifier: what people hold. It learns from texts and labels, predicts, evaluates, saves and loads."""
+"""HillClassifier, the main user-facing class: fit, predict, evaluate, save and load."""
 
 from __future__ import annotations
 
 import os
+import reprlib
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from huggingface_hub import ModelCard, ModelHubMixin, snapshot_download
+from scipy.sparse import csr_array, issparse
 
+from hill.card import TRAINING_FILE, ModelFacts, describe_training, make_card, public_settings
 from hill.data import Documents, read_data
-from hill.data.cache import cached_tokens
-from hill.data.tokens import Tokens, join_tokens
+from hill.data.documents import check_label_sets, check_texts, label_documents
+from hill.data.tokens import Tokens, cached_tokens, join_tokens
 from hill.data.windows import WindowConfig, score_windows
 from hill.decode import DecodeConfig
-from hill.disk import make_folder
-from hill.errors import ConfigError, DataError
+from hill.errors import CheckpointError, ConfigError, DataError, HillError, enough_memory, need
 from hill.explain import Explanation, explain
-from hill.hub import Estimator, training_facts
-from hill.hub.labels import is_matrix, make_documents
+from hill.io import CARD, as_path, check_model, read_object, unusable
 from hill.models import MODELS
-from hill.models.text import start_text
-from hill.predictor import Scored, check_texts
-from hill.settings import Groups, at_least, document, make, one_of
+from hill.models.base import COUNTS_FILE, start_text
+from hill.models.inference import Inference, find_device
+from hill.models.saved import SavedModel, load_saved
+from hill.predictor import Predictor, ScoredBatch
+from hill.settings import Groups, by_group, check_at_least, check_one_of, make, to_dict
+from hill.sparse import max_entries
 from hill.taxonomy import Taxonomy, read_taxonomy
 from hill.train import Session, Split, TrainConfig
+from hill.train.checkpoint import remove_training, training_facts
 from hill.train.optim import freeze_layers
-from hill.train.run import Fitted, Report, run, seed_everything
-from hill.train.scoring import score_documents
-from hill.train.store import Stored, load_stored
-from hill.train.warm import Warmed, build_warm
+from hill.train.trainer import StageProgress, TrainingEvent, run, start_training
+from hill.train.warm_start import WarmStartReport, build_warm
+from hill.types import IntArray
 
 GROUPS = ("model", "train", "data", "decode")
+"""The groups of settings."""
+HUB_FILES = ["*.json", "*.safetensors", CARD]
+"""Files that are downloaded from the hub: none of them is ever executed."""
+MAX_DEV_SCORES = 2**27
+"""Scores of dev that are kept in memory (512 MiB); with more, dev is scored a second time after tuning."""
 
 
 @dataclass(frozen=True)
@@ -42,62 +54,122 @@ class DataConfig:
     """How documents are read."""
 
     max_length: int = 512
-    """Most tokens of a text; longer ones are cut. Never more than the encoder can read."""
+    """Maximum number of tokens per text, at most what the encoder supports; longer texts are truncated."""
     dev_share: float = 0.1
-    """Share of the training documents that becomes dev where there is none."""
+    """Share of the training documents that is held out as dev if there is no dev split."""
     windows: int = 0
-    """Prediction: windows of a long text that are read at most; 0 to cut it. Training reads the first."""
+    """Prediction: maximum number of windows per long text; 0 to truncate it. Training reads the first window."""
     overlap: int = 32
-    """Tokens that a window has in common with the one before it, at least."""
+    """Minimum number of tokens that two consecutive windows share."""
     pool: str = "mean"
-    """The score of a text of several windows: mean, of their logits, or max."""
+    """How the scores of several windows are combined: mean of the logits, or max."""
 
     def __post_init__(self) -> None:
-        at_least(self.max_length, 4, "data.max_length")
+        check_at_least(self.max_length, 4, "data.max_length")
         WindowConfig(self.windows, self.overlap, self.pool)
         if not 0 < self.dev_share < 1:
             raise ConfigError(f"data.dev_share is {self.dev_share}; expected a share between 0 and 1")
 
 
-class HillClassifier(Estimator):
+class Configs(NamedTuple):
+    """The checked settings of each group."""
+
+    model: Any
+    train: TrainConfig
+    data: DataConfig
+    decode: DecodeConfig
+
+
+class HillClassifier(Predictor, ModelHubMixin):
     """Classifies texts into a taxonomy; a scikit-learn estimator whose samples are texts.
 
-    Nothing is read or checked before it is needed, as scikit-learn wants it: a wrong taxonomy or setting is an error of
-    `fit`, or of whatever asks for one of them first.
+    As in scikit-learn, the constructor checks nothing: a wrong taxonomy or setting is an error of `fit`, or of the
+    first attribute that needs it.
 
     Args:
-        taxonomy: the labels, as a `Taxonomy` or a file.
-        model: the name of a model: hill, or a rival.
-        settings: settings by group, such as {"train": {"epochs": 3}}; what is not given has its default.
+        taxonomy: the labels, as a `Taxonomy` or the path of a taxonomy file.
+        model: the name of a model, such as hill.
+        settings: settings by group, such as {"train": {"epochs": 3}}; others have their defaults.
     """
 
-    GROUPS = GROUPS
-    DERIVED = (
-        *("taxonomy", "name", "model_config", "train_config", "data_config", "decode_config"),
-        *("thresholds", "calibrator", "metrics", "noted"),
-    )
-    name: str
-    model_config: Any
-    train_config: TrainConfig
-    data_config: DataConfig
-    warmed: Warmed | None = None
-    """Where labels and weights started from, after a training that began with those of another model."""
+    metrics: dict[str, Any]
+    """The metrics of the trained model on test, or on dev if there is no test split."""
+    training_record: dict[str, Any]
+    """Facts about the training for the model card."""
+    warm_start_report: WarmStartReport | None = None
+    """Which labels and weights came from another model, after a warm start."""
 
     def __init__(
         self, taxonomy: Taxonomy | str | os.PathLike[str], model: str = "hill", settings: Groups | None = None
     ) -> None:
-        self._given: dict[str, Any] = {"taxonomy": taxonomy, "model": model, "settings": settings}
+        self._params: dict[str, Any] = {"taxonomy": taxonomy, "model": model, "settings": settings}
+        self._stored: SavedModel | None = None
+        self._inference: Inference | None = None
         self._session: Session | None = None
-        self._stored: Stored | None = None
 
-    def _derive(self) -> None:
-        taxonomy, model = self._given["taxonomy"], self._given["model"]
-        configs = self._configs(model, self._given["settings"])
-        self.taxonomy = taxonomy if isinstance(taxonomy, Taxonomy) else read_taxonomy(taxonomy)
-        self.name = model
-        self.model_config, self.train_config, self.data_config, self.decode_config = configs
-        self.thresholds = self.calibrator = None
-        self.metrics, self.noted = {}, {}
+    # What follows from the parameters
+
+    @cached_property
+    def _configs(self) -> Configs:
+        return make_configs(self._params["model"], self._params["settings"])
+
+    @cached_property
+    def taxonomy(self) -> Taxonomy:  # type: ignore[override]
+        """The labels."""
+        _ = self._configs  # a wrong setting is reported before a file is read
+        given = self._params["taxonomy"]
+        if isinstance(given, Taxonomy):
+            return given
+        return read_taxonomy(as_path(given, "taxonomy", "a Taxonomy or the path of a taxonomy file"))
+
+    @cached_property
+    def decode_config(self) -> DecodeConfig:  # type: ignore[override]
+        """The settings of decoding; after training, with the values that were chosen on dev."""
+        return self._configs.decode
+
+    @cached_property
+    def name(self) -> str:
+        """The name of the model."""
+        _ = self._configs
+        name: str = self._params["model"]
+        return name
+
+    @property
+    def model_config(self) -> Any:
+        """The settings of the model."""
+        return self._configs.model
+
+    @property
+    def train_config(self) -> TrainConfig:
+        """The settings of training."""
+        return self._configs.train
+
+    @property
+    def data_config(self) -> DataConfig:
+        """The settings of reading documents."""
+        return self._configs.data
+
+    @property
+    def windows(self) -> WindowConfig:
+        """How texts longer than `max_length` are read."""
+        data = self.data_config
+        return WindowConfig(data.windows, data.overlap, data.pool)
+
+    def settings(self) -> Groups:
+        """All settings by group, defaults included."""
+        configs = self._configs._replace(decode=self.decode_config)
+        return {group: to_dict(config) for group, config in configs._asdict().items()}
+
+    def _reset(self) -> None:
+        """Forget what was learned and what follows from the parameters."""
+        for name in (
+            *("_configs", "taxonomy", "name", "decode_config"),
+            *("thresholds", "calibrator", "metrics", "training_record", "warm_start_report"),
+        ):
+            self.__dict__.pop(name, None)
+        self._stored = self._inference = self._session = None
+
+    # Training
 
     def fit(
         self,
@@ -105,56 +177,63 @@ class HillClassifier(Estimator):
         labels: Any = None,
         out: str | os.PathLike[str] | None = None,
     ) -> Self:
-        """Learn from texts and the labels of each, or from a data file or folder.
+        """Train on texts and the labels of each, or on a data file or folder.
 
-        Labels are ids, names or paths, some for each text or just one; or a matrix (texts, L) as `indicator` makes it,
-        and then `predict` gives a matrix too.
+        Labels are ids, names or paths: a list of labels per text, or one label per text; or a 0/1 matrix (texts, L) as
+        `indicator` makes it.
         """
-        self._begin()
+        self._reset_if_fitted()
         if isinstance(texts, str | os.PathLike):
+            if labels is not None:
+                raise DataError(
+                    f"texts is {reprlib.repr(texts)} and labels are given; expected a list of texts with their labels, "
+                    "or a data file or folder without labels"
+                )
             data = read_data(texts, self.taxonomy)
         else:
             data = {"train": make_documents(texts, labels, self.taxonomy)}
         with TemporaryDirectory() as scratch:
-            for _ in self.training(data, Path(out) if out else Path(scratch)):
+            for _ in self.training(data, Path(scratch) if out is None else as_path(out, "out")):
                 pass
-        self._matrix = is_matrix(labels)
         return self
 
     def training(
         self, data: dict[str, Documents], out: Path, resume: bool = False, tensorboard: bool = False
-    ) -> Iterator[Report]:
-        """Learn, yielding as it goes; log and checkpoints go to `out`, from which a killed training resumes."""
-        self._begin()
-        train, dev = self._splits(data)
-        make_folder(out)
-        self._start(train)
-        learn, check = yield from self._tokenise(train, dev)
-        facts = {
-            "model": self.name,
-            "settings": self.settings(),
-            "documents": [len(learn), len(check)],
-            "tokens": [int(split.tokens.ids.sum(dtype=np.int64)) for split in (learn, check)],
-            "labels": self.taxonomy.ids,
+    ) -> Iterator[TrainingEvent]:
+        """Train and yield events; log and checkpoints go to `out`, from which an interrupted training resumes."""
+        self._reset_if_fitted()
+        train, dev = self._split(data)
+        start_training(out, resume)
+        with enough_memory():
+            session = self._start(train)
+        train_split, dev_split = yield from self._tokenise(train, dev)
+        facts = training_facts(self.name, self.settings(), self.taxonomy, {"train": train, "dev": dev})
+        with enough_memory():
+            yield from run(session, train_split, dev_split, self.taxonomy, out, facts, resume, tensorboard)
+        scored: Iterable[ScoredBatch] = self._score(dev_split.tokens)
+        per_document = max_entries(self.decode_config.keep, len(self.taxonomy)) or len(self.taxonomy)
+        if fits := len(dev) * per_document <= MAX_DEV_SCORES:
+            scored = list(scored)
+        self.tune(scored, dev_split.labels)
+        self.metrics = self.measure(scored if fits else self._score(dev_split.tokens), dev_split.labels)
+        splits = {"train": train, "dev": dev} | ({"test": data["test"]} if data.get("test") else {})
+        self.training_record = describe_training(splits, held_out="dev" not in data) | {
+            "dev": {name: value for name, value in self.metrics.items() if name != "levels"},
+            "epochs": session.progress.history,
         }
-        yield from run(self._running, learn, check, self.taxonomy, out, facts, resume, tensorboard)
-        self.tune(self._score(check.tokens), check.labels)
-        self.metrics = self.measure(self._score(check.tokens), check.labels) | {"split": "dev"}
-        self.noted = self._note(data | {"train": train, "dev": dev}, held_out="dev" not in data)
+        self.metrics["split"] = "dev"
+        self._session = None  # frees the optimiser
 
-    def _begin(self) -> None:
-        """Forget what was learned before: a second training starts from the parameters, as the first did."""
-        if self._session is not None:
-            self._session = self._stored = None
-            self._forget()
+    def _reset_if_fitted(self) -> None:
+        if self._stored is not None:
+            self._reset()
 
-    def _note(self, splits: dict[str, Documents], held_out: bool) -> dict[str, Any]:
-        """What the model card will say of this training."""
-        dev = {key: value for key, value in self.metrics.items() if key not in ("levels", "split")}
-        used = {name: splits[name] for name in ("train", "dev", "test") if splits.get(name)}
-        return training_facts(used, held_out) | {"dev": dev, "epochs": self._running.progress.history}
-
-    def _splits(self, data: dict[str, Documents]) -> tuple[Documents, Documents]:
+    def _split(self, data: dict[str, Documents]) -> tuple[Documents, Documents]:
+        """The documents of train and dev; dev is held out from train if it is not given."""
+        if not isinstance(data, dict) or not all(isinstance(split, Documents) for split in data.values()):
+            raise DataError(f"data is {reprlib.repr(data)}; expected documents by split, as `read_data` returns them")
+        for split in data.values():
+            split.check(self.taxonomy)
         train = data.get("train") or data.get("data")
         if not train:
             raise DataError("there is nothing to train on; expected a train split with at least one document")
@@ -162,12 +241,12 @@ class HillClassifier(Estimator):
             return train, dev
         return train.split(self.data_config.dev_share, self.train_config.seed)
 
-    def _start(self, train: Documents) -> None:
-        """Build the model from taxonomy, encoder, settings and what it must know of the training documents."""
-        seed_everything(self.train_config.seed)
+    def _start(self, train: Documents) -> Session:
+        """Build the model and start its training."""
+        torch.manual_seed(self.train_config.seed)
         if self.train_config.warm_start:
-            old = load_stored(Path(self.train_config.warm_start))
-            model, tokenizer, self.warmed = build_warm(old, train, self.taxonomy, self.model_config)
+            old = load_saved(Path(self.train_config.warm_start))
+            model, tokenizer, self.warm_start_report = build_warm(old, train, self.taxonomy, self.model_config)
         else:
             kind = MODELS[self.name]
             text, tokenizer = start_text(self.model_config, train.texts)
@@ -175,107 +254,273 @@ class HillClassifier(Estimator):
             model = kind(text, self.taxonomy, self.model_config, assets)
             model.start()
         freeze_layers(model.text, self.train_config.freeze)
-        self._hold(Stored(self.name, model, self.taxonomy, tokenizer, self.settings()))
-
-    def _hold(self, stored: Stored) -> None:
-        self._stored = stored
-        self._session = Session(stored.model, self.train_config, _device(self.train_config.device))
-
-    @property
-    def _running(self) -> Session:
-        if self._session is None:
-            raise ConfigError("the classifier has not learned anything yet; call fit or load first")
+        self._session = Session(model, self.train_config, find_device(self.train_config.device))
+        self._stored = SavedModel(self.name, model, self.taxonomy, tokenizer, self.settings())
+        self._inference = self._session.inference
+        self.metrics, self.training_record = {}, {}
         return self._session
 
+    def _tokenise(self, *splits: Documents) -> Generator[StageProgress, None, list[Split]]:
+        """Tokenise splits and yield the number of documents done."""
+        result, done, total = [], 0, sum(map(len, splits))
+        for documents in splits:
+            parts = []
+            for part in cached_tokens(documents.texts, self.stored.tokenizer, self.max_length):
+                parts.append(part)
+                done += len(part)
+                yield StageProgress("tokenising", done, total)
+            result.append(Split(join_tokens(parts), documents.labels, documents.ids))
+        return result
+
+    # Prediction
+
     @property
-    def stored(self) -> Stored:
-        """The model with what it is used with."""
+    def stored(self) -> SavedModel:
+        """The PyTorch model with its taxonomy, tokenizer and settings."""
         if self._stored is None:
             raise ConfigError("the classifier has not learned anything yet; call fit or load first")
         return replace(self._stored, settings=self.settings())
 
     @property
     def max_length(self) -> int:
-        """Most tokens of a text that are read."""
+        """Maximum number of tokens per text or window."""
         return min(self.data_config.max_length, self.stored.model.text.longest)
 
-    @property
-    def windows(self) -> WindowConfig:
-        """How texts longer than that are read."""
-        data = self.data_config
-        return WindowConfig(data.windows, data.overlap, data.pool)
+    def scores(self, texts: Sequence[str]) -> Iterator[ScoredBatch]:
+        """Yield the scores of the model, between 0 and 1, in batches of texts, the longest texts first."""
+        return score_windows(check_texts(texts), self.stored.tokenizer, self.max_length, self.windows, self._score)
 
-    def settings(self) -> Groups:
-        """All settings by group, defaults included."""
-        configs = (self.model_config, self.train_config, self.data_config, self.decode_config)
-        return {group: document(config) for group, config in zip(GROUPS, configs, strict=True)}
-
-    def _tokenise(self, *splits: Documents) -> Generator[Fitted, None, list[Split]]:
-        """Splits as the model reads them, yielding how many documents are done."""
-        found, done, total = [], 0, sum(map(len, splits))
-        for documents in splits:
-            parts = []
-            for part in cached_tokens(documents.texts, self.stored.tokenizer, self.max_length):
-                parts.append(part)
-                done += len(part)
-                yield Fitted("tokenising", done, total)
-            found.append(Split(join_tokens(parts), documents.labels, documents.ids))
-        return found
+    def _score(self, tokens: Tokens) -> Iterator[ScoredBatch]:
+        assert self._inference is not None
+        return self._inference.scores(tokens, self.decode_config.keep)
 
     def explain(
         self, text: str, labels: Iterable[str] | None = None, method: str = "integrated", steps: int = 0
     ) -> Explanation:
-        """What each word of a text adds to its labels, or to these; see `hill.explain.explain`."""
+        """How much each word of a text adds to the scores of labels; see `hill.explain.explain`."""
         return explain(self, text, labels, method, steps)
 
-    def scores(self, texts: Sequence[str]) -> Iterator[Scored]:
-        """The model's own scores between 0 and 1 of every text, a batch at a time, the longest texts first."""
-        return score_windows(
-            list(check_texts(texts)),
-            self.stored.tokenizer,
-            self.max_length,
-            self.windows,
-            self._score,
-        )
+    # Saving, loading and the model hub
 
-    def _score(self, tokens: Tokens) -> Iterator[Scored]:
-        return score_documents(self._running, tokens, self.decode_config.keep)
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write everything that prediction needs to a folder, completely or not at all.
+
+        An earlier model in the folder is replaced; files that hill did not write are never removed. After a training in
+        this folder, its checkpoints are removed.
+        """
+        path = as_path(folder, "folder")
+        self.stored.save(path, self._documents())
+        remove_training(path)
+
+    def _documents(self) -> dict[str, Any]:
+        record = {TRAINING_FILE: self.training_record} if self.training_record else {}
+        return {"thresholds.json": self.thresholds_document(), "metrics.json": self.metrics, **record}
 
     @classmethod
-    def restore(cls, stored: Stored, device: str) -> Self:
-        """The classifier that has this model, on a device."""
+    def load(cls, folder: str | os.PathLike[str], device: str = "auto") -> Self:
+        """Load a classifier that `save` wrote; any problem with the folder is a `HillError`."""
+        path = as_path(folder, "folder")
+        try:
+            check_model(path)
+            classifier = cls._from_stored(load_saved(path), device)
+            classifier.set_thresholds(read_object(path / "thresholds.json"))
+            classifier.metrics = read_object(path / "metrics.json")
+            if (path / TRAINING_FILE).exists():
+                classifier.training_record = read_object(path / TRAINING_FILE)
+            return classifier
+        except HillError:
+            raise
+        except Exception as error:  # any type: the files may come from anywhere
+            raise unusable(folder, error) from error
+
+    @classmethod
+    def _from_stored(cls, stored: SavedModel, device: str) -> Self:
+        """A classifier with this model on a device."""
         settings = {group: dict(values) for group, values in stored.settings.items()}
-        settings["train"]["device"] = device
+        settings.setdefault("train", {})["device"] = device
         classifier = cls(stored.taxonomy, stored.name, settings)
-        classifier._hold(stored)
+        classifier._set_stored(stored)
+        classifier.metrics, classifier.training_record = {}, {}
         return classifier
 
-    @staticmethod
-    def _configs(model: Any, settings: Groups | None) -> tuple[Any, ...]:
-        one_of(model, MODELS, "model")
-        given = settings or {}
-        if unknown := sorted(given.keys() - {*GROUPS}):
-            raise ConfigError(f"unknown group of settings '{unknown[0]}'; expected {', '.join(GROUPS)}")
-        kinds: tuple[type, ...] = (MODELS[model].Config, TrainConfig, DataConfig, DecodeConfig)
-        return tuple(make(kind, given.get(group, {}), group) for group, kind in zip(GROUPS, kinds, strict=True))
+    def _set_stored(self, stored: SavedModel) -> None:
+        config = self.train_config
+        self._stored, self.taxonomy, self.name = stored, stored.taxonomy, stored.name
+        self._inference = Inference(stored.model, find_device(config.device), config.inference_precision)
+
+    def save_pretrained(  # type: ignore[override]
+        self,
+        save_directory: str | os.PathLike[str],
+        *,
+        repo_id: str | None = None,
+        push_to_hub: bool = False,
+        config: None = None,
+        model_card_kwargs: None = None,
+        **options: Any,
+    ) -> str | None:
+        """Save to a folder with a model card; paths of this machine are shortened to their last name."""
+        folder, stored = as_path(save_directory, "save_directory"), self.stored
+        documents = self._documents() | {
+            name: {key: value for key, value in document.items() if key != "_name_or_path"}
+            for name, document in stored.model.text.documents().items()
+        }
+        card = str(self.generate_model_card())
+        replace(stored, settings=public_settings(stored.settings)).save(folder, documents, card)
+        remove_training(folder)
+        return self.push_to_hub(repo_id or folder.name, **options) if push_to_hub else None
+
+    @classmethod
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: str | os.PathLike[str], *, device: str = "auto", **options: Any
+    ) -> Self:
+        """Load a classifier from a folder or a hub repository; options as for `snapshot_download`."""
+        as_path(pretrained_model_name_or_path, "pretrained_model_name_or_path")
+        path = os.fspath(pretrained_model_name_or_path)
+        if not os.path.isdir(path):
+            try:
+                path = snapshot_download(path, allow_patterns=HUB_FILES, **options)
+            except (OSError, ValueError) as error:
+                reason = str(error).strip().split("\n")[0][:200]
+                raise CheckpointError(
+                    f"'{path}' is neither a folder nor an accessible hub repository: {reason}"
+                ) from None
+        return cls.load(path, device)
+
+    def generate_model_card(self, *args: Any, **kwargs: Any) -> ModelCard:
+        """The model card."""
+        stored = self.stored
+        counts = stored.model.assets.get(COUNTS_FILE)
+        support = None if counts is None else np.array(counts)
+        facts = ModelFacts(stored.name, stored.settings, stored.taxonomy, self.metrics, self.training_record, support)
+        return ModelCard(make_card(facts))
+
+    # scikit-learn
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The parameters as they were given; if deep, also every setting, such as `train__epochs`."""
+        if not deep:
+            return dict(self._params)
+        configs = make_configs(self._params["model"], self._params["settings"])._asdict()
+        settings = {f"{group}__{key}": value for group in configs for key, value in to_dict(configs[group]).items()}
+        return self._params | settings
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters, or settings such as `train__epochs=3`; a fitted classifier uses them from the next `fit`."""
+        new_params = self._params | {name: value for name, value in params.items() if "__" not in name}
+        if unknown := sorted(new_params.keys() - self._params.keys()):
+            raise ConfigError(
+                f"unknown parameter '{unknown[0]}'; expected {', '.join(self._params)}, or group__setting"
+            )
+        if nested := {name: value for name, value in params.items() if "__" in name}:
+            groups = by_group(new_params["settings"])  # a copy
+            for name, value in nested.items():
+                group, key = name.split("__", 1)
+                groups.setdefault(group, {})[key] = value
+            make_configs(new_params["model"], groups)  # an unknown setting fails before a search begins
+            new_params["settings"] = groups
+        self._params = new_params
+        if self._stored is None:
+            self._reset()
+        return self
+
+    @property
+    def classes_(self) -> npt.NDArray[np.str_]:
+        """The label ids (L) in the order of all matrices; only after `fit`."""
+        if self._stored is None:
+            raise AttributeError("classes_ is known after fit")
+        return np.array(self.taxonomy.ids)
+
+    def indicator(self, labels: Iterable[str | Iterable[str]]) -> IntArray:
+        """Label sets (ids, names or paths) as a 0/1 matrix (documents, L), ancestors included."""
+        taxonomy = self.taxonomy
+        rows = [taxonomy.encode(label_set) for label_set in check_label_sets(labels)]
+        columns = np.concatenate([*rows, np.empty(0, dtype=np.int64)])
+        values = np.ones(len(columns), dtype=bool), columns, np.cumsum([0, *map(len, rows)])
+        return taxonomy.closures(csr_array(values, shape=(len(rows), len(taxonomy)))).toarray().astype(np.int64)
+
+    def score(self, texts: Sequence[str], labels: Any) -> float:
+        """Micro F1 of the predictions; labels in any form that `fit` accepts."""
+        return float(self.evaluate(make_documents(texts, labels, self.taxonomy))["micro_f1"])
 
     def __sklearn_is_fitted__(self) -> bool:
-        return self._session is not None
+        return self._stored is not None
+
+    def __sklearn_tags__(self) -> Any:
+        tags = need("sklearn.utils", "sklearn", "a scikit-learn estimator")
+        return tags.Tags(
+            estimator_type="classifier",
+            target_tags=tags.TargetTags(required=True, one_d_labels=True, two_d_labels=True),
+            classifier_tags=tags.ClassifierTags(multi_label=True),
+            input_tags=tags.InputTags(one_d_array=True, two_d_array=False, string=True),
+        )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._params.items())})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but the optimiser, which is twice the weights and of no use after training."""
-        return self.__dict__ | {"_session": None}
+        return self.__dict__ | {"_session": None, "_inference": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         if self._stored is not None:
-            self._hold(self._stored)
+            self._set_stored(self._stored)
 
 
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        return torch.device(name)
-    except RuntimeError:
-        raise ConfigError(f"train.device is '{name}'; expected auto, cpu or cuda") from None
+def make_configs(model: Any, settings: Groups | None) -> Configs:
+    """Check the name of a model and the settings of all groups."""
+    check_one_of(model, MODELS, "model")
+    given = by_group(settings)
+    if unknown := sorted(map(str, given.keys() - {*GROUPS})):
+        raise ConfigError(f"unknown group of settings '{unknown[0]}'; expected {', '.join(GROUPS)}")
+    return Configs(
+        make(MODELS[model].Config, given.get("model", {}), "model"),
+        make(TrainConfig, given.get("train", {}), "train"),
+        make(DataConfig, given.get("data", {}), "data"),
+        make(DecodeConfig, given.get("decode", {}), "decode"),
+    )
+
+
+# Labels as lists or matrices
+
+
+def make_documents(texts: Iterable[str], labels: Any, taxonomy: Taxonomy) -> Documents:
+    """Texts with their labels, given as lists or as a matrix; ancestors are added."""
+    if getattr(labels, "ndim", 1) == 1:
+        return label_documents(texts, labels, taxonomy)
+    checked = check_texts(texts)
+    matrix = _to_sparse(labels, len(checked), taxonomy)
+    if len(empty := np.flatnonzero(np.diff(matrix.indptr) == 0)):
+        raise DataError(f"texts[{empty[0]}] has no labels; expected at least one 1 in its row of the matrix")
+    closed = taxonomy.closures(matrix)
+    return Documents([str(index) for index in range(len(checked))], checked, closed, closed.nnz - matrix.nnz)
+
+
+def _to_sparse(labels: Any, n_texts: int, taxonomy: Taxonomy) -> csr_array[Any]:
+    """A label matrix as a boolean sparse matrix (texts, L); raises if a value is neither 0 nor 1."""
+    if labels.shape != (n_texts, len(taxonomy)):
+        raise DataError(
+            f"labels have the shape {labels.shape}; expected ({n_texts}, {len(taxonomy)}): one row per text and one "
+            "column per label in the order of the taxonomy, as `indicator` makes them"
+        )
+    for index, (name, label) in enumerate(zip(getattr(labels, "columns", ()), taxonomy, strict=False)):
+        if name not in (index, label.id):
+            raise DataError(
+                f"column {index} of labels is {name!r}; expected '{label.id}': order the columns as the taxonomy does, "
+                "with labels[taxonomy.ids]"
+            )
+    values: Any = labels if issparse(labels) else np.asarray(labels)
+    if values.dtype.kind not in "biuf":
+        raise DataError(
+            f"labels are a matrix of dtype {values.dtype}; expected 0 and 1 as bool, int or float, or a list with the "
+            "labels of each text"
+        )
+    matrix: csr_array[Any] = csr_array(values, copy=True)
+    matrix.sum_duplicates()
+    if len(wrong := np.flatnonzero((matrix.data != 0) & (matrix.data != 1))):
+        row = int(np.searchsorted(matrix.indptr, wrong[0], side="right")) - 1
+        column = int(matrix.indices[wrong[0]])
+        raise DataError(
+            f"labels[{row}, {column}], for label '{taxonomy[column].id}', is {matrix.data[wrong[0]]}; expected 0 or 1"
+        )
+    matrix.eliminate_zeros()
+    return matrix.astype(bool)

@@ -1,7 +1,6 @@
-"""The demo: code diagnoses into ICD-10-CM, beside the linear model on the same data."""
+"""The demo: train HILL and the linear model to classify diagnoses into ICD-10-CM."""
 
 import json
-import shutil
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,20 +12,24 @@ from rich.table import Table
 from hill.classifier import HillClassifier
 from hill.data import Documents
 from hill.data.icd import icd_data, icd_taxonomy
+from hill.io import PREFIX, make_folder, remove_saved, save_folder, write_json
 from hill.settings import Groups
 from hill.taxonomy import Taxonomy, write_taxonomy
-from hill.train.bar import training_bar
-from hill.train.run import Fitted, check_out
+from hill.train.checkpoint import remove_training
+from hill.train.progress import training_progress
+from hill.train.trainer import StageProgress, check_output_folder
 
+MARK = f"{PREFIX}demo.json"
+"""A file that marks the folder of a demo; the next demo may replace it."""
 SETTINGS: Groups = {
     "model": {"encoder": "minilm", "loss": "softmax", "height": 2, "method": "refined", "contrast": 0.01},
     "train": {"epochs": 2, "batch_size": 32, "freeze": 3, "encoder_lr": 5e-4, "lr": 5e-4, "head_epochs": 4},
     "data": {"max_length": 48},
     "decode": {"strategy": "path"},
 }
-LINEAR: Groups = {"model": {"min_count": 1}, "data": SETTINGS["data"], "decode": {"strategy": "path"}}
-"""Chosen on dev as the other settings were: the texts are short, and words that only one of them has help."""
-SHOWN = {
+LINEAR_SETTINGS: Groups = {"model": {"min_count": 1}, "data": SETTINGS["data"], "decode": {"strategy": "path"}}
+"""Chosen on dev, like the settings above: the texts are short, so that words that occur once help."""
+COLUMNS = {
     "micro_f1": "micro F1",
     "macro_f1": "macro F1",
     "hierarchical_f1": "hier. F1",
@@ -37,25 +40,26 @@ EXAMPLES = ("heart attack", "broken left collar bone after a fall", "pain in the
 
 
 def run_demo(categories: bool, out: Path, settings: Groups = SETTINGS, per_block: int = 40) -> None:
-    """Everything, with a word on each step; the model goes to `out` and the data beside it."""
+    """Train, evaluate and use a model; it is saved to `out`, and the data to a folder beside it."""
     console, start = Console(), time.perf_counter()
-    if (out / "log.jsonl").exists():
-        shutil.rmtree(out)  # an earlier demo
-    check_out(out, resume=False)
+    _remove_demo(out)
+    check_output_folder(out, resume=False)
+    make_folder(out)
+    write_json(out / MARK, {"format": "hill-demo"})
     taxonomy = icd_taxonomy(categories)
     data = icd_data(taxonomy, per_block)
     _write_data(data, taxonomy, out.with_name(f"{out.name}-data"))
     console.print(
         f"ICD-10-CM: {len(taxonomy):,} labels in {len(taxonomy.levels)} levels. Training texts: {len(data['train']):,} "
-        f"official descriptions. Test texts: {len(data['test']):,} inclusion terms,\nother words for the same things, "
-        "never trained on.",
+        f"official descriptions. Test texts: {len(data['test']):,} inclusion terms,\nsynonyms that are not in the "
+        "training data.",
         highlight=False,
     )
     linear = score_linear(data, taxonomy)
     classifier = HillClassifier(taxonomy, "hill", settings)
-    with training_bar(classifier.train_config.metric) as bar:
-        for report in classifier.training(data, out):
-            bar.show(report)
+    with training_progress(classifier.train_config.metric) as bar:
+        for event in classifier.training(data, out):
+            bar.show(event)
     classifier.metrics = classifier.evaluate(data["test"]) | {"split": "test"}
     classifier.save(out)
     console.print(_table({"TF-IDF + linear SVM": linear, "HILL": classifier.metrics}))
@@ -70,34 +74,44 @@ def run_demo(categories: bool, out: Path, settings: Groups = SETTINGS, per_block
         console.print(f"  {command}", highlight=False, soft_wrap=True)
 
 
+def _remove_demo(out: Path) -> None:
+    """Remove the model of an earlier demo."""
+    if (out / MARK).is_file():
+        remove_training(out)
+        (out / "log.jsonl").unlink(missing_ok=True)
+        (out / MARK).unlink()
+        remove_saved(out)
+
+
 def _write_data(data: dict[str, Documents], taxonomy: Taxonomy, folder: Path) -> None:
-    """The same data as files, for commands that take files."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, documents in data.items():
-        with (folder / f"{name}.jsonl").open("w", encoding="utf-8") as file:
-            for i, text in enumerate(documents.texts):
-                rows = documents.labels.indices[documents.labels.indptr[i] : documents.labels.indptr[i + 1]]
-                file.write(json.dumps({"id": documents.ids[i], "text": text, "labels": taxonomy.decode(rows)}) + "\n")
-    write_taxonomy(taxonomy, folder / "taxonomy.json")
+    """Write the data as files, for the commands."""
+    with save_folder(folder) as draft:
+        for name, documents in data.items():
+            with (draft / f"{name}.jsonl").open("w", encoding="utf-8") as file:
+                for i, text in enumerate(documents.texts):
+                    rows = documents.labels.indices[documents.labels.indptr[i] : documents.labels.indptr[i + 1]]
+                    record = {"id": documents.ids[i], "text": text, "labels": taxonomy.decode(rows)}
+                    file.write(json.dumps(record) + "\n")
+        write_taxonomy(taxonomy, draft / "taxonomy.json")
 
 
 def score_linear(data: dict[str, Documents], taxonomy: Taxonomy) -> dict[str, Any]:
-    """The linear model, which predicts the best path as HILL does."""
-    classifier = HillClassifier(taxonomy, "linear", LINEAR)
-    with TemporaryDirectory() as scratch, training_bar(classifier.train_config.metric) as bar:
-        for report in classifier.training(data, Path(scratch)):
-            if isinstance(report, Fitted):  # dev before decoding, which follows, would belittle the model
-                bar.show(report)
+    """Train and evaluate the linear model; like HILL, it predicts the best path."""
+    classifier = HillClassifier(taxonomy, "linear", LINEAR_SETTINGS)
+    with TemporaryDirectory() as scratch, training_progress(classifier.train_config.metric) as bar:
+        for event in classifier.training(data, Path(scratch)):
+            if isinstance(event, StageProgress):  # dev scores before decoding would be misleading
+                bar.show(event)
     return classifier.evaluate(data["test"])
 
 
 def _table(results: dict[str, dict[str, Any]]) -> Table:
     table = Table(title="test", title_justify="left")
     table.add_column("", no_wrap=True)
-    for column in SHOWN.values():
+    for column in COLUMNS.values():
         table.add_column(column, justify="right")
     for name, result in results.items():
-        table.add_row(name, *(f"{100 * result[metric]:.1f} %" for metric in SHOWN))
+        table.add_row(name, *(f"{100 * result[metric]:.1f} %" for metric in COLUMNS))
     return table
 
 

@@ -1,47 +1,29 @@
-"""What can go wrong, for whoever wants to catch it.
-
-HillError
-    TaxonomyError    the labels or their parents
-    DataError        the documents
-    ConfigError      the settings, and extras that are not installed
-    CheckpointError  a saved model
-"""
+"""The errors that this package raises on purpose, and helpers for their messages."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
 
-LONGEST = 1_500
-"""Characters of a message that a user can still read."""
-BREAK = re.compile(r"\s*[\r\n]\s*")
-UNREADABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What breaks a line, moves a terminal's cursor, turns the direction of writing, or is no character."""
-
-
-def escaped(text: str, but: str = "") -> str:
-    """Text in which what cannot be read is a visible escape, but for these characters."""
-    return UNREADABLE.sub(
-        lambda found: found[0] if found[0] in but else found[0].encode("unicode_escape").decode(), text
-    )
-
-
-def one_line(text: str) -> str:
-    r"""Text as one line that can be read: what cannot be shown is escaped, and what is too long loses its middle.
-
-    >>> one_line("label 'a\x1b' of\n  a file")
-    "label 'a\\x1b' of a file"
-    """
-    shown = escaped(BREAK.sub(" ", text))
-    return shown if len(shown) <= LONGEST else f"{shown[: LONGEST // 2]} … {shown[-LONGEST // 3 :]}"
+MAX_MESSAGE_LENGTH = 1_500
+"""Longer messages are shortened in the middle."""
+LINE_BREAK = re.compile(r"\s*[\r\n]\s*")
+UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters, line separators, bidirectional overrides and lone surrogates."""
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "Storage size calculation overflowed")
+"""Phrases in the errors that torch raises if there is too little memory."""
 
 
 class HillError(ValueError):
-    """Base of every error this package raises on purpose; its message is one line, fit to show to a user."""
+    """Base class of all errors that this package raises on purpose. The message is one printable line."""
 
     def __init__(self, message: object = "") -> None:
         super().__init__(one_line(str(message)))
 
 
 class TaxonomyError(HillError):
-    """A taxonomy cannot be read, or breaks a rule of taxonomies."""
+    """A taxonomy cannot be read or is invalid."""
 
 
 class DataError(HillError):
@@ -49,8 +31,63 @@ class DataError(HillError):
 
 
 class ConfigError(HillError):
-    """A setting is unknown, of the wrong kind or out of range, or needs an extra that is not installed."""
+    """A setting is unknown, has the wrong type, is out of range, or needs an extra that is not installed."""
 
 
 class CheckpointError(HillError):
-    """A saved model is missing a part, damaged, or was made for something else."""
+    """A saved model is incomplete, damaged, or does not fit the request."""
+
+
+def need(module: str, extra: str, purpose: str) -> Any:
+    """Import an optional module, or raise a `ConfigError` with the command that installs it."""
+    try:
+        return import_module(module)
+    except ImportError:
+        package = module.split(".")[0]
+        raise ConfigError(
+            f"{purpose} needs {package}, which is not installed; run: pip install 'hill-htc[{extra}]'"
+        ) from None
+
+
+@contextmanager
+def enough_memory() -> Iterator[None]:
+    """Turn out-of-memory errors of the device or the machine into a `ConfigError` that says what to reduce."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        sentences = str(error).split("\n")[0].split(". ")
+        reasons = [sentence for sentence in sentences if any(phrase in sentence for phrase in OUT_OF_MEMORY)]
+        if not reasons and not isinstance(error, MemoryError):
+            raise
+        raise ConfigError(
+            f"there is not enough memory ({(reasons or sentences)[0][:200]}); lower train.batch_size, data.max_length "
+            "or the widths of the model, or use a smaller encoder"
+        ) from None
+
+
+def one_line(text: str) -> str:
+    r"""Turn a text into one printable line: escape control characters and shorten long texts in the middle.
+
+    >>> one_line("label 'a\x1b' of\n  a file")
+    "label 'a\\x1b' of a file"
+    """
+    line = _escape(LINE_BREAK.sub(" ", text))
+    if len(line) <= MAX_MESSAGE_LENGTH:
+        return line
+    return f"{line[: MAX_MESSAGE_LENGTH // 2]} … {line[-MAX_MESSAGE_LENGTH // 3 :]}"
+
+
+def printable(text: str) -> str:
+    """Escape control characters except tabs and line breaks, so that foreign text cannot control a terminal.
+
+    >>> printable("red \\x1b[31m and a bell \\x07, but\\ttabs and\\nlines stay")
+    'red \\\\x1b[31m and a bell \\\\x07, but\\ttabs and\\nlines stay'
+    """
+    return _escape(text, allowed="\t\n")
+
+
+def _escape(text: str, allowed: str = "") -> str:
+    def replace(match: re.Match[str]) -> str:
+        return match[0] if match[0] in allowed else match[0].encode("unicode_escape").decode()
+
+    return UNPRINTABLE.sub(replace, text)

@@ -1,8 +1,9 @@
-"""Predictor: what every trained model does, however its scores are computed: predict and evaluate."""
+"""Predictor: what every trained model can do. It needs scores of texts, and neither torch nor training."""
 
 from __future__ import annotations
 
 import os
+import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -13,160 +14,179 @@ import numpy.typing as npt
 from scipy.sparse import csr_array
 
 from hill.data import Documents, read_data
-from hill.data.records import is_writable
-from hill.decode import Calibrator, DecodeConfig, Decoder, hold, read_calibrator, tune
-from hill.errors import DataError
+from hill.data.documents import as_list
+from hill.decode import Calibrator, DecodeConfig, Decoder, collect_scores, read_calibrator, tune
+from hill.errors import CheckpointError, DataError
 from hill.metrics import Scorer
-from hill.metrics.blocks import alike
-from hill.metrics.calibration import Calibration, mean_over_levels
-from hill.metrics.sparse import look_up
+from hill.metrics.calibration import CalibrationMetrics, mean_over_levels
+from hill.metrics.flat import alike
+from hill.sparse import assemble_rows, flat_indices, row_indices
 from hill.taxonomy import Taxonomy
-from hill.taxonomy.cells import documents_of, join_tables, places_of
+from hill.taxonomy.propagate import lookup
 from hill.types import FloatArray, IntArray, Prediction
 
-Scored = tuple[IntArray, Any]
-"""Numbers of some documents (n) and their scores (n, L): an array of float32, or a `csr_array` of those that are kept,
-the others counting as 0."""
-CHOSEN = ("strategy", "threshold", "tune", "tune_metric", "calibrate")
-"""Settings of decoding that are chosen on dev."""
-RAW = ("micro_f1", "macro_f1", "hierarchical_f1", "violations", "ece", "ece_levels")
-"""Metrics that are also given for the scores alone."""
+ScoredBatch = tuple[IntArray, Any]
+"""Indices of some documents (n) and their scores (n, L): a float32 array, or a sparse `csr_array`."""
+TUNED_SETTINGS = ("strategy", "threshold", "tune", "tune_metric", "calibrate")
+"""Decoding settings that are chosen on dev."""
+RAW_METRICS = ("micro_f1", "macro_f1", "hierarchical_f1", "violations", "ece", "ece_levels")
+"""Metrics that are also reported without decoding and calibration."""
 
 
 class Predictor(ABC):
-    """Turns texts into scores, and scores into labels that respect the taxonomy."""
+    """Turns texts into scores, and scores into label sets that respect the taxonomy.
+
+    A subclass sets `taxonomy` and `decode_config` and implements `scores`.
+    """
 
     taxonomy: Taxonomy
     decode_config: DecodeConfig
-    thresholds: FloatArray | None
-    """One threshold for each label (L), where they are not all the same."""
+    thresholds: FloatArray | None = None
+    """Thresholds per label (L), if they differ between labels."""
     calibrator: Calibrator | None = None
-    """What makes the model's scores probabilities, where it was fitted."""
+    """Turns the scores of the model into probabilities, if it was fitted."""
 
     @abstractmethod
-    def scores(self, texts: Sequence[str]) -> Iterator[Scored]:
-        """The model's own scores between 0 and 1 of every text, some texts at a time, in any order.
+    def scores(self, texts: Sequence[str]) -> Iterator[ScoredBatch]:
+        """Yield the scores of the model, between 0 and 1, in batches of texts in any order.
 
-        Where `decode.keep` says so, or by default with very many labels, they are sparse.
+        They are sparse if `decode.keep` is set or the labels are very many.
         """
 
-    def predict_proba(self, texts: Sequence[str]) -> Any:
-        """Calibrated scores (texts, L) between 0 and 1 that, unless decoding is raw, never rise on the way down.
+    def decoder(self) -> Decoder:
+        """The decoder that turns the scores of this model into label sets."""
+        return Decoder(self.taxonomy, self.decode_config, self.thresholds, self.calibrator)
 
-        An array, or a `csr_array` where not all scores are kept: those that are missing count as 0.
-        """
-        decoder = self.decoder()
-        found = ((documents, decoder.effective(scores)) for documents, scores in self.scores(texts))
-        return join_tables(found, (len(texts), len(self.taxonomy)))
+    # Prediction
 
     def predict(self, texts: Sequence[str]) -> list[list[str]]:
-        """The label ids of each text, ancestors included, in the taxonomy's order."""
+        """The label ids of each text, ancestors included, in the order of the taxonomy."""
         return [list(prediction.labels) for prediction in self.predictions(texts)]
 
+    def predict_indicator(self, texts: Sequence[str]) -> Any:
+        """The predicted labels as a matrix (texts, L) of 0 and 1, for metrics of scikit-learn.
+
+        It is sparse if `predict_proba` is.
+        """
+        texts, decoder = as_list(texts, "texts"), self.decoder()
+        chosen = ((documents, decoder.decode(scores)) for documents, scores in self.scores(texts))
+        return assemble_rows(chosen, (len(texts), len(self.taxonomy))).astype(np.int64)
+
+    def predict_proba(self, texts: Sequence[str]) -> Any:
+        """Calibrated scores (texts, L) between 0 and 1; unless decoding is raw, no label exceeds its parents.
+
+        An array, or a `csr_array` if only the highest scores are kept; missing entries are 0.
+        """
+        texts, decoder = as_list(texts, "texts"), self.decoder()
+        effective = ((documents, decoder.effective(scores)) for documents, scores in self.scores(texts))
+        return assemble_rows(effective, (len(texts), len(self.taxonomy)))
+
     def predict_paths(self, texts: Sequence[str]) -> list[list[tuple[str, ...]]]:
-        """The paths of label ids of each text, from a root down to each most specific label."""
+        """The predicted paths of label ids of each text, from a root down to each most specific label."""
         return [list(prediction.paths) for prediction in self.predictions(texts)]
 
     def predictions(self, texts: Sequence[str]) -> list[Prediction]:
-        """Labels, scores and paths of each text."""
-        decoder = self.decoder()
-        found: list[Prediction] = [Prediction((), (), ())] * len(texts)
+        """The labels, scores and paths of each text."""
+        texts, decoder = as_list(texts, "texts"), self.decoder()
+        result: list[Prediction] = [Prediction((), (), ())] * len(texts)
         for documents, scores in self.scores(texts):
-            cells = chosen_cells(*decoder.decide(scores))
-            bounds = np.searchsorted(cells[0], np.arange(len(documents) + 1)).tolist()
-            for place, document in enumerate(documents.tolist()):
-                own = slice(bounds[place], bounds[place + 1])
-                found[document] = self._prediction(cells[1][own].tolist(), cells[2][own].tolist())
-        return found
+            rows, labels, values = predicted_entries(*decoder.decide(scores))
+            bounds = np.searchsorted(rows, np.arange(len(documents) + 1)).tolist()
+            for row, document in enumerate(documents.tolist()):
+                entries = slice(bounds[row], bounds[row + 1])
+                result[document] = self._prediction(labels[entries].tolist(), values[entries].tolist())
+        return result
+
+    def _prediction(self, labels: list[int], scores: list[float]) -> Prediction:
+        taxonomy = self.taxonomy
+        parents = {parent for label in labels for parent in taxonomy.parents(label).tolist()}
+        ends = sorted((-score, label) for label, score in zip(labels, scores, strict=True) if label not in parents)
+        paths = [tuple(taxonomy.decode(next(taxonomy.paths(label)))) for _, label in ends]
+        return Prediction(tuple(taxonomy.decode(labels)), tuple(scores), tuple(paths))
+
+    # Evaluation
 
     def evaluate(self, data: Documents | str | os.PathLike[str]) -> dict[str, Any]:
-        """Every metric of the predictions for these documents; of a folder, of its test split."""
-        if not isinstance(data, Documents):
+        """All metrics of the predictions for documents, a data file, or the test split of a folder."""
+        if isinstance(data, str | os.PathLike):
             splits = read_data(data, self.taxonomy)
-            data = splits.get("test") or next(iter(splits.values()))
+            data = splits["test"] if "test" in splits else next(iter(splits.values()))
+        if not isinstance(data, Documents):
+            raise DataError(
+                f"data is {reprlib.repr(data)}; expected documents, a data file or a folder; `score` takes texts and "
+                "their labels"
+            )
+        data.check(self.taxonomy)
+        if not data:
+            raise DataError("there are no documents to evaluate; expected at least one")
         return self.measure(self.scores(data.texts), data.labels)
 
-    def measure(self, scored: Iterable[Scored], labels: csr_array[Any]) -> dict[str, Any]:
-        """Every metric of documents with these scores, against their labels (documents, L).
+    def measure(self, scored: Iterable[ScoredBatch], labels: csr_array[Any]) -> dict[str, Any]:
+        """All metrics of documents with these scores and gold labels (documents, L).
 
-        Those of scores are of what `predict_proba` gives; with `raw_`, of the model's own.
+        Metrics of scores use those of `predict_proba`; `raw_` metrics use the scores of the model at threshold 0.5, as
+        in the paper.
         """
-        decoder, scorer, raw = self.decoder(), Scorer(self.taxonomy), Scorer(self.taxonomy)
-        raw_calibration = Calibration(self.taxonomy)
+        decoder, scorer, raw_scorer = self.decoder(), Scorer(self.taxonomy), Scorer(self.taxonomy)
+        raw_calibration = CalibrationMetrics(self.taxonomy)
         for documents, scores in scored:
             gold, _ = alike(labels[documents].astype(bool), scores)
             scorer.update(gold, *decoder.decide(scores))
-            raw.update(gold, scores > 0.5)
+            raw_scorer.update(gold, scores > 0.5)
             raw_calibration.update(gold, scores)
-        found = scorer.result()
-        found |= {"ece_levels": mean_over_levels(found["levels"]), "threshold": self.decode_config.threshold}
-        return found | _raw(raw.result() | raw_calibration.ece())
+        metrics = scorer.result()
+        metrics |= {"ece_levels": mean_over_levels(metrics["levels"]), "threshold": self.decode_config.threshold}
+        raw = raw_scorer.result() | raw_calibration.ece()
+        return metrics | {f"raw_{name}": raw[name] for name in RAW_METRICS}
 
-    def tune(self, scored: Iterable[Scored], labels: csr_array[Any]) -> None:
-        """Choose what is best for documents with these scores and labels (documents, L), as configured.
+    # Tuning
 
-        Afterwards the settings of decoding say what was chosen in place of any `auto`.
+    def tune(self, scored: Iterable[ScoredBatch], labels: csr_array[Any]) -> None:
+        """Tune decoding, as configured, on documents with these scores and gold labels (documents, L).
+
+        Afterwards `decode_config` has the chosen values in place of any `auto`.
         """
         if self.decode_config.tunable:
-            tuned = tune(self.taxonomy, self.decode_config, hold(scored, labels))
+            tuned = tune(self.taxonomy, self.decode_config, collect_scores(scored, labels))
             self.decode_config, self.thresholds, self.calibrator = tuned.config, tuned.thresholds, tuned.calibrator
 
     def thresholds_document(self) -> dict[str, Any]:
-        """All that was chosen for decoding, as plain values."""
-        config = self.decode_config
-        found: dict[str, Any] = {key: getattr(config, key) for key in CHOSEN}
+        """The tuned decoding as JSON, for thresholds.json."""
+        document: dict[str, Any] = {name: getattr(self.decode_config, name) for name in TUNED_SETTINGS}
         if self.thresholds is not None:
-            found["labels"] = self.thresholds.tolist()
+            document["labels"] = self.thresholds.tolist()
         if self.calibrator is not None:
-            found["calibrator"] = self.calibrator.document()
-        return found
+            document["calibrator"] = self.calibrator.to_dict()
+        return document
 
-    def set_thresholds(self, found: dict[str, Any]) -> None:
-        """Take what `thresholds_document` gave; what was saved before there was calibration is not calibrated."""
-        chosen = {"calibrate": "off"} | {key: found[key] for key in CHOSEN if key in found}
-        self.decode_config = replace(self.decode_config, **chosen)
-        self.thresholds = np.array(found["labels"]) if "labels" in found else None
-        self.calibrator = read_calibrator(found["calibrator"], self.taxonomy) if "calibrator" in found else None
-
-    def decoder(self) -> Decoder:
-        """What turns this model's scores into label sets."""
-        return Decoder(self.taxonomy, self.decode_config, self.thresholds, self.calibrator)
-
-    def _prediction(self, rows: list[int], scores: list[float]) -> Prediction:
-        inside = {parent for row in rows for parent in self.taxonomy.parents(row).tolist()}
-        ends = sorted((-score, row) for row, score in zip(rows, scores, strict=True) if row not in inside)
-        paths = [next(self.taxonomy.paths(row)) for _, row in ends]
-        return Prediction(
-            tuple(self.taxonomy.decode(rows)),
-            tuple(scores),
-            tuple(tuple(self.taxonomy.decode(path)) for path in paths),
-        )
+    def set_thresholds(self, document: dict[str, Any]) -> None:
+        """Set the decoding from a `thresholds_document`; one without calibration means that it is off."""
+        tuned = {"calibrate": "off"} | {name: document[name] for name in TUNED_SETTINGS if name in document}
+        self.decode_config = replace(self.decode_config, **tuned)
+        self.thresholds = _read_thresholds(document["labels"], self.taxonomy) if "labels" in document else None
+        self.calibrator = read_calibrator(document["calibrator"], self.taxonomy) if "calibrator" in document else None
 
 
-def chosen_cells(chosen: Any, effective: Any) -> tuple[IntArray, IntArray, npt.NDArray[np.float32]]:
-    """The place of the document (ascending), the label and the score of every label chosen: tables (n, L) of one kind.
+def predicted_entries(chosen: Any, effective: Any) -> tuple[IntArray, IntArray, npt.NDArray[np.float32]]:
+    """The document (ascending), label and score of each predicted label, from two matrices (n, L) of the same kind.
 
-    >>> chosen_cells(np.array([[True, False], [True, True]]), np.array([[0.9, 0.1], [0.8, 0.7]]))
+    >>> predicted_entries(np.array([[True, False], [True, True]]), np.array([[0.9, 0.1], [0.8, 0.7]]))
     (array([0, 1, 1]), array([0, 0, 1]), array([0.9, 0.8, 0.7]))
     """
     if not isinstance(chosen, csr_array):
         documents, labels = np.nonzero(chosen)
         return documents, labels, effective[documents, labels]
-    return documents_of(chosen), chosen.indices.astype(np.int64), look_up(effective, places_of(chosen))
+    return row_indices(chosen), chosen.indices.astype(np.int64), lookup(effective, flat_indices(chosen))
 
 
-def check_texts(texts: Sequence[str]) -> Sequence[str]:
-    """These texts, or a `DataError` that names the first that is empty or no text."""
-    if isinstance(texts, str):
-        raise DataError("texts is one string; expected a list of texts")
-    for number, text in enumerate(texts):
-        if not isinstance(text, str) or not text.strip():
-            raise DataError(f"text {number} is {'empty' if isinstance(text, str) else repr(text)}; expected words")
-        if not is_writable(text):
-            raise DataError(f"text {number} has half of a character (a lone surrogate); expected Unicode text")
-    return texts
-
-
-def _raw(result: dict[str, Any]) -> dict[str, float]:
-    """What the scores alone give at 0.5, as the paper decodes them."""
-    return {f"raw_{name}": result[name] for name in RAW}
+def _read_thresholds(values: Any, taxonomy: Taxonomy) -> FloatArray:
+    """The saved thresholds per label (L)."""
+    thresholds = np.array(values)
+    if thresholds.shape != (len(taxonomy),) or thresholds.dtype.kind not in "fi":
+        raise CheckpointError(f"thresholds.json has no number for each of the {len(taxonomy):,} labels; copy it again")
+    if len(wrong := np.flatnonzero(~((thresholds >= 0) & (thresholds <= 1)))):
+        raise CheckpointError(
+            f"thresholds.json has the threshold {thresholds[wrong[0]]} for label '{taxonomy[int(wrong[0])].id}'; "
+            "expected a number from 0 to 1: copy it again"
+        )
+    return thresholds

@@ -1,4 +1,4 @@
-"""Settings: frozen dataclasses whose fields are documented where they stand, read from TOML and `group.key=value`."""
+"""Settings: frozen dataclasses that are read from TOML files and `group.key=value`, checked and described."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import ast
 import dataclasses
 import difflib
 import inspect
+import math
 import textwrap
 import tomllib
 import types
 import typing
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
+from numbers import Real
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,73 +21,97 @@ from hill.errors import ConfigError
 
 Settings = TypeVar("Settings")
 Groups = dict[str, dict[str, Any]]
-LARGEST = 10**300
-"""Whole numbers beyond this have no floating-point number near them."""
-LONGEST = 200
-"""Characters of a value that a message shows."""
+MAX_NUMBER = 10**18
+"""The largest number that a setting can have; it fits in 64 bits."""
+MAX_SHOWN = 200
+"""Messages show this many characters of a value."""
+
+
+# Reading
 
 
 def read_settings(file: Path | None, assignments: Iterable[str], groups: Iterable[str]) -> Groups:
-    """The settings of a TOML file by group, overridden by assignments such as `model.height=3`."""
-    known = list(groups)
-    found: Groups = {group: {} for group in known}
+    """Read settings by group from a TOML file; assignments such as `model.height=3` override them."""
+    names = list(groups)
+    settings: Groups = {group: {} for group in names}
     for group, values in (_read_toml(file) if file else {}).items():
         if not isinstance(values, dict):
-            raise ConfigError(f"'{group}' in '{file}' stands outside a group; the groups are {', '.join(known)}")
-        found[_known(group, known, "group")].update(values)
+            raise ConfigError(f"'{group}' in '{file}' is outside a group; the groups are {', '.join(names)}")
+        _check_name(group, names, "group")
+        settings[group].update(values)
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
         group, dot, name = key.strip().partition(".")
         if not equals or not dot:
             raise ConfigError(f"'{assignment}' is not a setting; write it as group.key=value, such as train.epochs=5")
-        found[_known(group, known, "group")][name] = _value(value.strip())
-    return found
+        _check_name(group, names, "group")
+        settings[group][name] = _parse_value(value.strip())
+    return settings
+
+
+def by_group(settings: Any) -> Groups:
+    """Copy settings that were given in Python: a dictionary per group, or None."""
+    groups = {} if settings is None else settings
+    if not isinstance(groups, Mapping) or not all(isinstance(values, Mapping) for values in groups.values()):
+        example = "{'train': {'epochs': 3}}"
+        raise ConfigError(f"settings are {_shown(settings)}; expected a dictionary for each group, such as {example}")
+    return {group: dict(values) for group, values in groups.items()}
 
 
 def make(kind: type[Settings], values: Mapping[str, Any], group: str) -> Settings:
-    """Settings of this kind; an unknown key is an error that names the nearest one, a wrong type one that says so."""
+    """Build a settings dataclass; an unknown name or a value of the wrong type is a `ConfigError`."""
     hints = typing.get_type_hints(kind)
     names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
-    checked = {
-        name: _of_type(value, hints[name], f"{group}.{name}")
-        for key, value in values.items()
-        for name in [_known(key, names, f"setting of {group}")]
-    }
-    return kind(**checked)
+    for name in values:
+        _check_name(name, names, f"setting of {group}")
+    return kind(**{name: _convert(value, hints[name], f"{group}.{name}") for name, value in values.items()})
 
 
-def document(settings: Any) -> dict[str, Any]:
+def to_dict(settings: Any) -> dict[str, Any]:
     """Settings as plain values."""
     return dataclasses.asdict(settings)
 
 
 def describe(kind: type) -> list[tuple[str, str, Any, str]]:
-    """Name, type, default and documentation of every field, those of base classes first."""
-    texts: dict[str, str] = {}
+    """The name, type, default and docstring of every field, base classes first."""
+    docstrings: dict[str, str] = {}
     for base in reversed(kind.__mro__[:-1]):
         body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0].body  # type: ignore[attr-defined]
         for field, text in pairwise(body):
             if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-                texts[field.target.id] = " ".join(ast.literal_eval(text.value).split())  # type: ignore[union-attr]
+                docstrings[field.target.id] = " ".join(ast.literal_eval(text.value).split())  # type: ignore[union-attr]
     hints = typing.get_type_hints(kind)
     return [
-        (field.name, _type_name(hints[field.name]), field.default, texts.get(field.name, ""))
+        (field.name, _type_name(hints[field.name]), field.default, docstrings.get(field.name, ""))
         for field in dataclasses.fields(kind)
     ]
 
 
-def one_of(value: str, known: Iterable[str], name: str) -> None:
-    """Raise if a setting's value is none of those it may have."""
-    if value not in (names := list(known)):
-        near = difflib.get_close_matches(value, names, n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else f"; expected {', '.join(names)}"
-        raise ConfigError(f"unknown {name} '{value}'{hint}")
+# Checks of values
 
 
-def at_least(value: float, least: float, name: str) -> None:
-    """Raise if a number is below what makes sense."""
-    if not value >= least:
-        raise ConfigError(f"{name} is {value}; expected at least {least:g}")
+def check_one_of(value: Any, known: Iterable[str], name: str) -> None:
+    """Raise a `ConfigError` unless the value is one of these."""
+    if value not in (choices := list(known)):
+        near = difflib.get_close_matches(value[:MAX_SHOWN], choices, n=1) if isinstance(value, str) else []
+        hint = f"did you mean '{near[0]}'?" if near else f"expected {', '.join(choices)}"
+        raise ConfigError(f"unknown {name} {_shown(value)}; {hint}")
+
+
+def check_at_least(value: Any, minimum: float, name: str) -> None:
+    """Raise a `ConfigError` unless the value is a number of at least the minimum."""
+    number: Any = value if isinstance(value, Real) else math.nan
+    if not number >= minimum:
+        raise ConfigError(f"{name} is {_shown(value)}; expected at least {minimum:g}")
+
+
+def within(value: float, minimum: float, maximum: float, name: str) -> None:
+    """Raise a `ConfigError` unless minimum ≤ value ≤ maximum."""
+    if not minimum <= value <= maximum:
+        raise ConfigError(f"{name} is {value}; expected a number from {minimum} to {maximum}")
+
+
+# Helpers
 
 
 def _read_toml(file: Path) -> dict[str, Any]:
@@ -97,42 +123,46 @@ def _read_toml(file: Path) -> dict[str, Any]:
         raise ConfigError(f"'{file}' is not TOML: {error}") from None
 
 
-def _value(text: str) -> Any:
-    """A value as TOML reads it; a bare word is a string."""
+def _parse_value(text: str) -> Any:
+    """Parse a value as TOML; an unquoted word is a string."""
     try:
-        found = tomllib.loads(f"value = {text}")
+        document = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):
         return text
-    return found["value"] if len(found) == 1 else text
+    return document["value"] if len(document) == 1 else text
 
 
-def _known(name: str, names: list[str], what: str) -> str:
+def _check_name(name: str, names: list[str], what: str) -> None:
     if name not in names:
-        near = difflib.get_close_matches(str(name)[:LONGEST], names, n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else f"; expected one of {', '.join(names)}"
-        raise ConfigError(f"unknown {what} '{name}'{hint}")
-    return name
+        near = difflib.get_close_matches(str(name)[:MAX_SHOWN], names, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"expected one of {', '.join(names)}"
+        raise ConfigError(f"unknown {what} '{name}'; {hint}")
 
 
-def _of_type(value: Any, hint: Any, name: str) -> Any:
-    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+def _convert(value: Any, hint: Any, name: str) -> Any:
+    """Check the type of a value; a whole number becomes a float if only floats are expected."""
+    kinds = _kinds(hint)
+    if isinstance(value, int | float) and not abs(value) <= MAX_NUMBER:
+        raise ConfigError(f"{name} is {_shown(value)}; expected a finite number of at most {MAX_NUMBER:g}")
     if isinstance(value, int) and not isinstance(value, bool) and float in kinds and int not in kinds:
-        if abs(value) > LARGEST:
-            raise ConfigError(f"{name} is a number of {len(hex(value)) - 2} hexadecimal digits; expected one in range")
         return float(value)
     if not any(isinstance(value, kind) and (kind is bool or not isinstance(value, bool)) for kind in kinds):
         raise ConfigError(f"{name} is {_shown(value)}; expected {_type_name(hint)}")
     return value
 
 
-def _shown(value: Any) -> str:
-    """A value as it is written in Python, if that can be read."""
-    try:
-        return repr(value)[:LONGEST]
-    except (ValueError, RecursionError):
-        return f"a {type(value).__name__} without end"
+def _kinds(hint: Any) -> tuple[Any, ...]:
+    """The alternatives of a type hint: int and None for `int | None`."""
+    return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
 
 
 def _type_name(hint: Any) -> str:
-    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    return " or ".join("nothing" if kind is types.NoneType else kind.__name__ for kind in kinds)
+    return " or ".join("nothing" if kind is types.NoneType else kind.__name__ for kind in _kinds(hint))
+
+
+def _shown(value: Any) -> str:
+    """The start of the repr, which can fail for values that are nested deeply."""
+    try:
+        return repr(value)[:MAX_SHOWN]
+    except (ValueError, RecursionError):
+        return f"too long to show ({type(value).__name__})"

@@ -1,7 +1,7 @@
-"""Values that travel between the rooms, and the letters that name their shapes.
+"""The values that modules exchange.
 
-B documents of a batch, T tokens of a document, P tokens of a packed batch, L labels of the taxonomy, N nodes of a level
-of the coding tree, D width of a vector.
+Shapes are written with these letters: B documents of a batch, T tokens of a document, P tokens of a packed batch,
+L labels of the taxonomy, M labels of a label list, N nodes of a level of the coding tree, D width of a vector.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 MANY_LABELS = 10_000
-"""Above so many labels, a loss is over a sample of them by default, and of a document only the best scores are kept."""
+"""With more labels, the default is to compute the loss on a sample of labels and to keep only the top scores."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Documents for a model: token ids and mask (B, T), labels (B, L) where they are known.
+    """A padded batch: token ids and mask (B, T), and optionally labels.
 
-    Where the model learns from a sample of labels, they are lists (B, M) of label rows, filled up with L.
+    Labels are targets (B, L). If the model learns from a sample of labels, they are lists of label rows (B, M) that are
+    padded with L.
     """
 
     ids: Tensor
@@ -36,25 +37,27 @@ class Batch:
 
 @dataclass(frozen=True)
 class Packed:
-    """Documents one after the other without padding between them, which a GPU reads faster.
-
-    Token ids (P), each with its place in its document and its document's number (P); where documents begin and end
-    (B + 1 and more), the last ones being what fills up the batch; the most tokens of a document; labels (B, L) where
-    they are known.
-    """
+    """A batch without padding between documents, which a GPU processes faster."""
 
     ids: Tensor
+    """Token ids (P)."""
     places: Tensor
+    """The position of each token in its document (P)."""
     document: Tensor
+    """The document of each token (P)."""
     bounds: Tensor
+    """Where documents begin and end (B + 1 or more); entries after the first B + 1 delimit padding documents."""
     count: int
+    """The number of documents, without padding documents."""
     longest: int
+    """An upper bound of the tokens per document."""
     labels: Tensor | None = None
+    """Labels as in `Batch`."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """What a model says of a batch: logits (B, L), and with labels the loss and the parts it is the sum of."""
+    """The output of a model: logits (B, L) and, if the batch has labels, the loss and its named terms."""
 
     logits: Tensor
     loss: Tensor | None = None
@@ -63,7 +66,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What is predicted for one text: label ids from the roots down, the score of each, and the paths they form."""
+    """The prediction for one text: label ids from the roots down, the score of each, and the paths that they form."""
 
     labels: tuple[str, ...]
     scores: tuple[float, ...]

@@ -7,7 +7,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from unittest.mock import patch
 
-from hill.cli import main
+from hill.cli.common import main
 
 
 def hill(*arguments: str | Path, stdin: str = "") -> CompletedProcess[str]:

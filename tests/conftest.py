@@ -151,7 +151,7 @@ def exported(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     for package in ("onnxruntime", "onnxscript", "fastapi"):
         pytest.importorskip(package)
     from hill.export.onnx import export_onnx
-    from tests.test_serve import train_tiny
+    from tests.serve.test_api import train_tiny
 
     def make(folder: Path) -> None:
         classifier = train_tiny(tiny_encoder)

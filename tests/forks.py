@@ -6,8 +6,8 @@ from typing import Any
 
 FORKS = get_context("forkserver")
 PRELOADED = [
-    "tests.faults.made",
-    "tests.ranks",
+    "tests.faults.helpers",
+    "tests.train.ranks",
     "accelerate",
     "torch._dynamo",
     "torch.distributed.fsdp",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hill import HillClassifier
+from hill.classifier import HillClassifier
 from tests.conftest import animals_taxonomy, toy_documents
 from tests.fixtures.make import MODELS, make_encoder
 

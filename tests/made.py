@@ -13,12 +13,12 @@ from tokenizers.models import WordLevel
 from hill.data.batches import collate
 from hill.data.documents import label_documents
 from hill.data.tokens import tokenize
+from hill.encoders import Transformer
 from hill.models import MODELS
-from hill.models.text import start_text
-from hill.nn import Transformer
-from hill.settings import document, make
+from hill.models.base import start_text
+from hill.models.saved import SavedModel
+from hill.settings import make, to_dict
 from hill.taxonomy import Taxonomy
-from hill.train.store import Stored
 from hill.types import Batch
 from tests.conftest import animals_taxonomy, toy_documents
 
@@ -31,7 +31,7 @@ class Made:
 
     model: Any
     batch: Batch
-    stored: Stored
+    stored: SavedModel
 
 
 def make_model(name: str, settings: dict[str, Any], encoder: Path) -> Made:
@@ -45,7 +45,7 @@ def make_model(name: str, settings: dict[str, Any], encoder: Path) -> Made:
     text, tokenizer = start_text(config, texts)
     model = kind(text, taxonomy, config, kind.prepare(documents, taxonomy, config, tokenizer))
     batch = collate(tokenize(texts, tokenizer, 32), documents.labels, np.arange(16), text.pad)
-    return Made(model, batch, Stored(name, model, taxonomy, tokenizer, {"model": document(config)}))
+    return Made(model, batch, SavedModel(name, model, taxonomy, tokenizer, {"model": to_dict(config)}))
 
 
 def blank_model(name: str, taxonomy: Taxonomy, width: int, settings: dict[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""The model card: everything that is known, counted again by hand; nothing that is not."""
+"""Model cards: every number is counted again by hand, and unknown facts are left out."""
 
 import json
 import platform
@@ -13,12 +13,12 @@ import yaml
 from huggingface_hub import ModelCard
 from typer.testing import CliRunner
 
-from hill import HillClassifier
-from hill.cli import hub
+from hill import card as known_facts
+from hill.card import ModelFacts, make_card, read_facts
+from hill.classifier import HillClassifier
+from hill.cli import use as hub
 from hill.cli.common import app, main
 from hill.data.documents import label_documents
-from hill.hub import Facts, make_card, read_facts
-from hill.hub import facts as known_facts
 from hill.settings import read_settings
 from hill.taxonomy import Label, Taxonomy
 from tests.conftest import animals_taxonomy, toy_documents
@@ -27,7 +27,7 @@ SHOWN = {
     "micro_f1": "micro F1",
     "macro_f1": "macro F1",
     "subset_accuracy": "documents with exactly the right labels",
-    "violations": "documents with a label but not all above it",
+    "violations": "documents with a label but not all of its ancestors",
 }
 SPLITS = {"train": (40, 1), "dev": (12, 2), "test": (20, 3)}
 
@@ -62,15 +62,15 @@ def section(card: str, title: str) -> str:
 
 
 def test_splits_are_counted(folder: Path) -> None:
-    noted, taxonomy = json.loads((folder / "training.json").read_text()), animals_taxonomy()
+    record, taxonomy = json.loads((folder / "training.json").read_text()), animals_taxonomy()
     rows = {row[0]: row[1:] for row in table((folder / "README.md").read_text(), "split")}
-    assert list(rows) == list(noted["splits"]) == list(SPLITS) and noted["held_out"] is False
+    assert list(rows) == list(record["splits"]) == list(SPLITS) and record["held_out"] is False
     for name, of in SPLITS.items():
         sets = [set(taxonomy.closure(taxonomy.encode(labels)).tolist()) for labels in without_bats(*of)[1]]
         support = [sum(label in labels for labels in sets) for label in range(7)]
         sizes = [len(labels) for labels in sets]
         mean = sum(sizes) / len(sizes)
-        assert noted["splits"][name] == {
+        assert record["splits"][name] == {
             "documents": len(sets),
             "labels_per_document": pytest.approx(mean),
             "fewest_labels": min(sizes),
@@ -79,9 +79,9 @@ def test_splits_are_counted(folder: Path) -> None:
         }
         used = sum(count > 0 for count in support)
         assert rows[name] == [str(len(sets)), f"{mean:.2f}", str(min(sizes)), str(max(sizes)), str(used)]
-    train = np.percentile(noted["splits"]["train"]["support"], [0, 25, 50, 75, 100]).astype(int).tolist()
-    assert "least {}, quartiles {}, {} and {}, most {}.".format(*train) in (folder / "README.md").read_text()
-    assert "drawn at random" not in (folder / "README.md").read_text()
+    train = np.percentile(record["splits"]["train"]["support"], [0, 25, 50, 75, 100]).astype(int).tolist()
+    assert "minimum {}, quartiles {}, {} and {}, maximum {}.".format(*train) in (folder / "README.md").read_text()
+    assert "held out at random" not in (folder / "README.md").read_text()
 
 
 def test_labels_and_levels(folder: Path) -> None:
@@ -92,29 +92,29 @@ def test_labels_and_levels(folder: Path) -> None:
     rows = table(card, "level")
     assert rows[0] == ["1", "2", roots, "2"] and [row[:2] for row in rows] == [["1", "2"], ["2", "2"], ["3", "3"]]
     assert rows[2][3] == "2" and rows[2][2].split(", ")[-1] == "Bats", "the labels seen most come first"
-    assert "1 label had no training document, and it cannot be relied on there: `bat`" in card
-    assert "2 labels had no training document, and it cannot be relied on there: `a`, `b`\n" in make_card(
+    assert "1 label had no training documents; predictions of such labels are not reliable: `bat`" in card
+    assert "2 labels had no training documents; predictions of such labels are not reliable: `a`, `b`\n" in make_card(
         facts(support=np.zeros(2, dtype=np.int64))
     )
 
 
-def test_metrics_are_those_of_the_files(folder: Path) -> None:
+def test_metrics_match_the_files(folder: Path) -> None:
     card = (folder / "README.md").read_text()
-    metrics, noted = (json.loads((folder / name).read_text()) for name in ("metrics.json", "training.json"))
+    metrics, record = (json.loads((folder / name).read_text()) for name in ("metrics.json", "training.json"))
     assert "| % | test | dev |" in card and metrics["split"] == "test"
     rows = {row[0]: row[1:] for row in table(card, "%")}
     for name, shown in SHOWN.items():
-        assert rows[shown] == [f"{100 * metrics[name]:.1f}", f"{100 * noted['dev'][name]:.1f}"]
+        assert rows[shown] == [f"{100 * metrics[name]:.1f}", f"{100 * record['dev'][name]:.1f}"]
     levels = section(card, "Metrics").split("| level |")[1]
     for level in metrics["levels"]:
         assert f"| {level['level']} | {100 * level['micro_f1']:.1f} | {100 * level['macro_f1']:.1f} |" in levels
     assert f"Measured on {metrics['documents']} documents of test. Decoding: `closure`" in card
-    assert "Dev decided" not in card
-    (epoch,) = noted["epochs"]
+    assert "The dev set also selected" not in card
+    (epoch,) = record["epochs"]
     assert f"| 1 | {100 * epoch['micro_f1']:.1f} |" in card.split("Dev after each epoch")[1]
 
 
-def test_settings_can_be_trained_with_again(folder: Path, tmp_path: Path) -> None:
+def test_settings_can_be_used_for_training_again(folder: Path, tmp_path: Path) -> None:
     card, config = (folder / "README.md").read_text(), json.loads((folder / "config.json").read_text())
     (block,) = re.findall(r"```toml\n(.*?)```", card, re.DOTALL)
     found = tomllib.loads(block)
@@ -140,7 +140,7 @@ def test_the_front_matter_is_valid(folder: Path) -> None:
     }
 
 
-def facts(model: dict[str, Any] | None = None, **known: Any) -> Facts:
+def facts(model: dict[str, Any] | None = None, **known: Any) -> ModelFacts:
     settings: Any = {
         "model": {"text": "transformer", "encoder": "minilm", "adjust": 0.5, "loss": 'a "b" é'} | (model or {}),
         "train": {"plain": True},
@@ -148,7 +148,7 @@ def facts(model: dict[str, Any] | None = None, **known: Any) -> Facts:
         "decode": {"strategy": "closure", "threshold": 0.25, "tune": "global"},
     }
     taxonomy = Taxonomy([Label("a", "A | B"), Label("b", "Below", ("a",))])
-    return Facts(**({"name": "hill", "settings": settings, "taxonomy": taxonomy, "metrics": {}} | known))
+    return ModelFacts(**({"name": "hill", "settings": settings, "taxonomy": taxonomy, "metrics": {}} | known))
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_encoders_have_a_name_but_no_path(encoder: str, base: str | None, shown:
     assert "base_model" not in words and "on the text encoder" not in words
 
 
-def test_what_is_not_known_is_left_out() -> None:
+def test_unknown_facts_are_left_out() -> None:
     card = make_card(facts())
     titles = re.findall(r"^## (.*)", card, re.MULTILINE)
     assert titles == ["How to use", "Labels", "Intended use and limits", "Settings"]
@@ -180,33 +180,37 @@ def test_what_is_not_known_is_left_out() -> None:
     assert tomllib.loads(card.split("```toml")[1].split("```")[0])["model"]["loss"] == 'a "b" é'
     half = make_card(facts(metrics={"documents": 1234, "micro_f1": 0.5, "split": "dev"}))
     assert "Measured on 1,234 documents of dev. Decoding: `closure`, threshold 0.25." in half
-    assert table(half, "%") == [["micro F1", "50.0"]] and "Dev decided on the best epoch" in half
+    assert table(half, "%") == [["micro F1", "50.0"]] and "The dev set also selected the epoch" in half
 
 
 @pytest.mark.parametrize(
     ("decode", "said"),
     [
-        ({"strategy": "closure", "tune": "label"}, "`closure`, a threshold for each label."),
+        ({"strategy": "closure", "tune": "label"}, "`closure`, thresholds per label."),
         ({"strategy": "path", "tune": "global"}, "`path`."),
         ({"strategy": "raw", "tune": "off"}, "`raw`, threshold 0.5."),
     ],
 )
-def test_decoding_is_told(decode: dict[str, Any], said: str) -> None:
+def test_decoding_is_described(decode: dict[str, Any], said: str) -> None:
     known = facts(metrics={"documents": 3})
     known.settings["decode"] = {"threshold": 0.5, **decode}
     card = make_card(known)
-    assert f"Decoding: {said}" in card and ("respects the taxonomy" in card) == (decode["strategy"] != "raw")
+    assert f"Decoding: {said}" in card and ("respect the taxonomy" in card) == (decode["strategy"] != "raw")
     known.settings["data"]["windows"] = 4
     assert "reads at most the first 64 tokens" in card and "reads at most" not in make_card(known)
 
 
-def test_an_older_folder_tells_what_its_files_tell(folder: Path, tmp_path: Path) -> None:
+def test_the_card_of_an_older_model_has_fewer_facts(folder: Path, tmp_path: Path) -> None:
     for name in ("config.json", "taxonomy.json", "metrics.json", "label_counts.json"):
         (tmp_path / name).write_text((folder / name).read_text())
+    config = json.loads((folder / "config.json").read_text())
+    config["settings"]["train"]["compile"] = False  # a setting that was removed
+    (tmp_path / "config.json").write_text(json.dumps(config))
     lines: list[dict[str, Any]] = [{"step": 10, "epoch": 0, "loss": 1.0}, {"epoch": 1, "dev": {"micro_f1": 0.25}}]
     lines += [{"resumed": 10}, {"epoch": 1, "dev": {"micro_f1": 0.35}}, {"epoch": 2, "dev": {"micro_f1": 0.45}}]
     (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     card = make_card(read_facts(tmp_path))
+    assert "compile" not in card
     assert table(card, "epoch") == [["1", "35.0"], ["2", "45.0"]] and "Training data" not in card
     assert "`bat`" in card and "| level | labels | for example | with training documents |" in card
     (tmp_path / "log.jsonl").unlink()
@@ -215,10 +219,10 @@ def test_an_older_folder_tells_what_its_files_tell(folder: Path, tmp_path: Path)
     assert "Dev after each epoch" not in bare and "with training documents" not in bare and "Versions" not in bare
 
 
-def test_dev_that_was_held_out_is_said_to_be(tmp_path: Path) -> None:
+def test_a_held_out_dev_set_is_stated(tmp_path: Path) -> None:
     HillClassifier(animals_taxonomy(), "linear").fit(*toy_documents(30, 1)).save_pretrained(tmp_path / "model")
     card = (tmp_path / "model" / "README.md").read_text()
-    assert "dev documents were drawn at random from those given for training" in card and "| % | dev |" in card
+    assert "dev documents were held out at random from the training documents" in card and "| % | dev |" in card
     assert [row[:2] for row in table(card, "split")] == [["train", "27"], ["dev", "3"]]
 
 
@@ -232,6 +236,6 @@ def test_the_command_prints_the_card(folder: Path, tmp_path: Path, monkeypatch: 
     assert stopped.value.code == 2
 
 
-def test_versions_are_of_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_are_those_of_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known_facts, "PACKAGES", ("numpy", "no-such-package"))
     assert known_facts.package_versions() == {"python": platform.python_version(), "numpy": np.__version__}

@@ -1,4 +1,4 @@
-"""HillClassifier: what people hold."""
+"""HillClassifier: fit, predict, evaluate, save and load."""
 
 import json
 import shutil
@@ -7,12 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from hill import HillClassifier
+from hill.bulk import predict_file
+from hill.classifier import HillClassifier
+from hill.data import read_data
 from hill.data.tokens import tokenize
-from hill.engines import predict_file
-from hill.errors import CheckpointError, ConfigError, DataError
-from hill.nn.pretrained import MINILM_INSTALL, load_pretrained
+from hill.encoders.transformer import MINILM_INSTALL, load_pretrained
+from hill.errors import CheckpointError, ConfigError, DataError, HillError
+from hill.io import CHECKSUMS
+from hill.models.inference import Inference
 from hill.taxonomy import Label, Taxonomy, write_taxonomy
 from tests.conftest import animals_taxonomy, toy_documents
 
@@ -46,7 +50,7 @@ def test_it_learns_and_predicts_consistent_sets(fitted: HillClassifier) -> None:
     assert fitted.metrics["micro_f1"] > 0.8 and fitted.metrics["violations"] == 0
 
 
-def test_probabilities_never_rise_on_the_way_down(fitted: HillClassifier) -> None:
+def test_no_label_has_a_higher_probability_than_its_parents(fitted: HillClassifier) -> None:
     scores = fitted.predict_proba(toy_documents(20, 3)[0])
     assert scores.shape == (20, 7) and scores.min() >= 0 and scores.max() <= 1
     for child, parent in fitted.taxonomy.edge_array:
@@ -114,12 +118,48 @@ def test_a_missing_or_damaged_file_is_named(saved: Path, name: str) -> None:
 def test_folders_that_are_no_models(saved: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="does not exist"):
         HillClassifier.load(tmp_path / "none")
-    with pytest.raises(CheckpointError, match=r"is no saved model: it has no config.json"):
+    with pytest.raises(CheckpointError, match=r"is not a saved model: it has no config.json"):
         HillClassifier.load(tmp_path)
     config = json.loads((saved / "config.json").read_text())
     (saved / "config.json").write_text(json.dumps(config | {"version": 99}))
-    with pytest.raises(CheckpointError, match="version 99; this program reads 'hill-model', version 1"):
+    with pytest.raises(CheckpointError, match="version 99; expected 'hill-model', version 1"):
         HillClassifier.load(saved)
+
+
+@pytest.mark.parametrize("value", [False, True])
+def test_removed_settings_of_training_do_not_matter_for_a_saved_model(
+    fitted: HillClassifier, saved: Path, value: bool
+) -> None:
+    config = json.loads((saved / "config.json").read_text())
+    config["settings"]["train"]["compile"] = value
+    (saved / "config.json").write_text(json.dumps(config))
+    (saved / CHECKSUMS).unlink()
+    loaded = HillClassifier.load(saved, device=fitted.train_config.device)
+    assert loaded.settings() == fitted.settings()
+    with pytest.raises(ConfigError, match="unknown setting of train 'compile'"):
+        loaded.set_params(train__compile=value)
+
+
+def test_dev_is_scored_once_per_epoch_and_once_after_training(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    scores, calls = Inference.scores, []
+
+    def counted(self: Inference, tokens: Any, keep: int = 0) -> Any:
+        calls.append(len(tokens))
+        return scores(self, tokens, keep)
+
+    monkeypatch.setattr(Inference, "scores", counted)
+    settings: Any = {"data": {"dev_share": 0.25}, "decode": {"strategy": "closure", "tune": "global"}}
+    kept = HillClassifier(animals_taxonomy(), "linear", settings).fit(*toy_documents(40, 1))
+    assert calls == [10, 10]  # the linear model has one epoch
+    monkeypatch.setattr("hill.classifier.MAX_DEV_SCORES", 1)
+    again = HillClassifier(animals_taxonomy(), "linear", settings).fit(*toy_documents(40, 1))
+    assert calls[2:] == [10, 10, 10]  # too large to keep
+    assert again.metrics == kept.metrics and again.decode_config == kept.decode_config
+
+
+def test_a_trained_classifier_has_no_optimiser(fitted: HillClassifier, saved: Path) -> None:
+    for classifier in (fitted, HillClassifier.load(saved)):
+        assert classifier._session is None and type(classifier._inference) is Inference
 
 
 def test_a_foreign_taxonomy_is_refused(saved: Path) -> None:
@@ -137,15 +177,132 @@ def test_nothing_works_before_fit(animals: Taxonomy, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("texts", "labels", "message"),
     [
-        (["x", "y"], [["p"]], "2 texts but 1 sets of labels"),
-        (["x", " "], [["p"], ["p"]], "text 1 is empty"),
-        (["x", 3], [["p"], ["p"]], "text 1 is 3; expected words"),
-        (["x"], [["plnat"]], "label 'plnat' is not in the taxonomy"),
+        (["x", "y"], [["p"]], "2 texts but 1 sets of labels; expected one set per text"),
+        (["x", " "], [["p"], ["p"]], r"texts\[1\] is empty; expected at least one word"),
+        (["x", 3], [["p"], ["p"]], r"texts\[1\] is 3; expected a string"),
+        ([None], [["p"]], r"texts\[0\] is None; expected a string"),
+        ([b"x"], [["p"]], r"texts\[0\] is b'x'; expected a string"),
+        (np.arange(2), [["p"], ["p"]], r"texts\[0\] is np.int64\(0\); expected a string"),
+        (np.array([["x", "y"]]), [["p"]], r"texts is of type ndarray and shape \(1, 2\); expected a list"),
+        (np.array("x"), [["p"]], r"texts is of type ndarray and shape \(\); expected a list"),
+        (None, [["p"]], "texts is None; expected a list"),
+        (3, [["p"]], "texts is 3; expected a list"),
+        (b"x", [["p"]], "texts is b'x'; expected a list"),
+        ("one text", [["p"]], "texts is 'one text' and labels are given; expected a list of texts"),
+        (["x"], None, "labels is None; expected a list"),
+        (["x"], 3, "labels is 3; expected a list"),
+        (["x"], "p", "labels is 'p'; expected a list"),
+        (["x"], [1], r"labels\[0\] is 1; expected a label or a list of labels"),
+        (["x"], [None], r"labels\[0\] is None; expected a label"),
+        (["x"], np.array([1.5]), r"labels\[0\] is np.float64\(1.5\); expected a label"),
+        (["x"], [{"p": 1}], r"labels\[0\] is \{'p': 1\}; expected a label"),
+        (["x"], [[1, 0]], r"labels\[0\] contains 1; .* need a matrix, such as numpy.array\(labels\)"),
+        (["x"], [["p", None]], r"labels\[0\] contains None; expected labels"),
+        (["x"], [[["a", "m"]]], r"labels\[0\] contains \['a', 'm'\]; expected labels"),
+        (["x"], [["plnat"]], r"'plnat' is not in the taxonomy; did you mean 'Plants'\? \(labels\[0\]\)$"),
+        (["x", "y"], ["p", "Others"], r"belongs to 2 labels; use an id .* \(labels\[1\]\)$"),
+        ([], [], "there is nothing to train on"),
     ],
 )
 def test_what_cannot_be_learned_from(animals: Taxonomy, texts: Any, labels: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
         HillClassifier(animals).fit(texts, labels)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (None, "texts is None; expected a list"),
+        ("one string", "texts is 'one string'; expected a list"),
+        ([None], r"texts\[0\] is None; expected a string"),
+        (["x", 1], r"texts\[1\] is 1; expected a string"),
+        (np.ones((2, 2)), r"texts is of type ndarray and shape \(2, 2\); expected a list"),
+        (["x", ""], r"texts\[1\] is empty; expected at least one word"),
+        (["half \ud800"], r"texts\[0\] has half of a character"),
+    ],
+)
+def test_invalid_texts(fitted: HillClassifier, texts: Any, message: str) -> None:
+    for use in (fitted.predict, fitted.predict_proba, fitted.predict_paths, fitted.predictions):
+        with pytest.raises(DataError, match=message):
+            use(texts)
+    assert fitted.predict([]) == [] and fitted.predict_proba([]).shape == (0, 7)
+
+
+def test_invalid_evaluation_data(fitted: HillClassifier, tmp_path: Path) -> None:
+    for data in (None, 3, ["a text"], b"test.jsonl"):
+        with pytest.raises(DataError, match="expected documents, a data file or a folder; `score` takes texts"):
+            fitted.evaluate(data)  # type: ignore[arg-type]
+    others = Taxonomy([Label("x", "X")])
+    (tmp_path / "test.jsonl").write_text('{"text": "wing", "labels": ["x"]}\n')
+    with pytest.raises(
+        DataError, match=r"labels of the shape \(1, 1\); expected \(1, 7\): read them with the taxonomy"
+    ):
+        fitted.evaluate(read_data(tmp_path, others)["test"])
+    with pytest.raises(DataError, match=r"labels of the shape \(1, 1\); expected \(1, 7\)"):
+        list(HillClassifier(animals_taxonomy()).training({"train": read_data(tmp_path, others)["test"]}, tmp_path))
+    (tmp_path / "test.jsonl").write_text("")
+    (tmp_path / "train.jsonl").write_text('{"text": "wing", "labels": ["p"]}\n')
+    with pytest.raises(DataError, match="there are no documents to evaluate"):
+        fitted.evaluate(tmp_path)  # it was the training documents that were evaluated
+    with pytest.raises(DataError, match="there are no documents to evaluate"):
+        fitted.score([], [])
+
+
+@pytest.mark.parametrize("data", [None, "data", {"train": ["text"]}])
+def test_invalid_training_data(animals: Taxonomy, tmp_path: Path, data: Any) -> None:
+    with pytest.raises(DataError, match="expected documents by split, as `read_data` returns them"):
+        list(HillClassifier(animals).training(data, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"taxonomy": None}, "taxonomy is None; expected a Taxonomy or the path of a taxonomy file"),
+        ({"taxonomy": ["a"]}, r"taxonomy is \['a'\]; expected a Taxonomy"),
+        ({"taxonomy": "a\0"}, "expected a Taxonomy or the path of a taxonomy file"),
+        ({"model": None}, "unknown model None; expected flat, hgclr"),
+        ({"model": 3}, "unknown model 3; expected flat, hgclr"),
+        ({"settings": "abc"}, "settings are 'abc'; expected a dictionary for each group"),
+        ({"settings": []}, r"settings are \[\]; expected a dictionary for each group"),
+        ({"settings": {"train": None}}, "expected a dictionary for each group, such as {'train': {'epochs': 3}}"),
+        ({"settings": {1: {}, "a": {}}}, "unknown group of settings '1'"),
+    ],
+)
+def test_parameters_of_the_wrong_kind(animals: Taxonomy, arguments: Any, message: str) -> None:
+    classifier = HillClassifier(**{"taxonomy": animals, **arguments})
+    uses = [lambda: classifier.fit(["x", "y"], ["p", "p"]), lambda: classifier.taxonomy]
+    for use in uses if "taxonomy" in arguments else [*uses, classifier.settings]:
+        with pytest.raises(HillError, match=message):
+            use()
+    if "settings" in arguments:
+        with pytest.raises(ConfigError, match=message):
+            classifier.set_params(train__epochs=3)
+
+
+@pytest.mark.parametrize("device", ["meta", "mps", "xpu", "cuda:99", "cuda", "", "gpu", "cpu:x"])
+def test_devices_that_cannot_be_used(fitted: HillClassifier, tmp_path: Path, device: str) -> None:
+    """`meta` is in every torch, and loses what it is given; the others are missing on a machine with CPUs alone."""
+    if device == "cuda" and torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    message = f"the device is '{device}', which cannot be used here .*; expected auto, cpu, or cuda with a GPU"
+    with pytest.raises(ConfigError, match=message):
+        HillClassifier(animals_taxonomy(), "linear", {"train": {"device": device}}).fit(*toy_documents(20, 1))
+    fitted.save(tmp_path / "model")
+    with pytest.raises(ConfigError, match=message):
+        HillClassifier.load(tmp_path / "model", device=device)
+
+
+@pytest.mark.parametrize(
+    "seed", [-1, 2**32, 10**22, 10**5_000], ids=["negative", "33 bits", "23 digits", "5,001 digits"]
+)
+def test_seeds_out_of_range(animals: Taxonomy, seed: int) -> None:
+    with pytest.raises(ConfigError, match=r"train.seed is .*; expected a (finite )?number"):
+        HillClassifier(animals, "linear", {"train": {"seed": seed}}).fit(["x", "y"], ["p", "p"])
+
+
+def test_the_smallest_and_the_largest_seed_can_be_used() -> None:
+    for seed in (0, 2**32 - 1):
+        HillClassifier(animals_taxonomy(), "linear", {"train": {"seed": seed}}).fit(*toy_documents(20, 1))
 
 
 def test_a_text_of_a_million_characters_is_cut(fitted: HillClassifier) -> None:
@@ -164,7 +321,7 @@ def test_encoders_that_cannot_be_loaded(tiny_encoder: Path, tmp_path: Path, monk
     (tmp_path / "copy" / "config.json").unlink()
     with pytest.raises(ConfigError, match=r"has no config.json"):
         load_pretrained(str(tmp_path / "copy"))
-    monkeypatch.setattr("hill.nn.pretrained.find_spec", lambda name: None)
+    monkeypatch.setattr("hill.encoders.transformer.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=f"install it with: {MINILM_INSTALL}"):
         load_pretrained("minilm")
 
@@ -178,6 +335,6 @@ def test_files_are_predicted_in_order(fitted: HillClassifier, tmp_path: Path) ->
     assert [line["id"] for line in lines] == [f"d{i}" for i in range(50)]
     assert [line["labels"] for line in lines] == fitted.predict(texts)
     source.write_text("id,text\na,\n")
-    with pytest.raises(DataError, match=r"the text is empty \(line 2"):
+    with pytest.raises(DataError, match=r"the text is empty; expected at least one word \(line 2"):
         predict_file(fitted, source, tmp_path / "other.jsonl")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.csv", "out.jsonl"]

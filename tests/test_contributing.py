@@ -12,9 +12,9 @@ from hill.classifier import HillClassifier
 from hill.data.documents import label_documents
 from hill.models import MODELS
 from hill.taxonomy import Taxonomy
-from tests import test_models
 from tests.conftest import ROOT, toy_documents
 from tests.made import Made, make_model
+from tests.models import test_models
 
 
 @pytest.fixture

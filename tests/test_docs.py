@@ -32,16 +32,16 @@ from typer.testing import CliRunner
 
 import hill
 from hill.classifier import GROUPS, HillClassifier
-from hill.cli import app
+from hill.cli.common import app
 from hill.data.documents import label_documents
-from hill.nn import pretrained
+from hill.encoders import transformer as pretrained
 from hill.settings import read_settings
 from hill.taxonomy import Label, Taxonomy
 from tests.conftest import ROOT, WORDS, toy_documents
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 SHELLS = ("sh", "bash", "console")
-NEVER_RUN = {"demo", "experiment", "serve"}
+NEVER_RUN = {"demo", "research", "serve"}
 """Commands that take minutes or do not end; they are parsed."""
 LABELS = Taxonomy(
     [

@@ -24,7 +24,7 @@ def test_all_is_exactly_what_is_public(name: str) -> None:
 
 def test_public_names_load_on_first_use_and_others_do_not_exist() -> None:
     assert set(dir(hill)) == set(hill.__all__)
-    listed = [name for names in hill._ROOMS.values() for name in names]
+    listed = [name for names in hill._PACKAGES.values() for name in names]
     assert sorted(listed) == sorted(hill.__all__) and len(listed) == len(set(listed))
     with pytest.raises(AttributeError, match="module 'hill' has no attribute 'nothing'"):
         _ = hill.nothing  # type: ignore[attr-defined]

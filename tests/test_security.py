@@ -8,7 +8,7 @@ import resource
 import shutil
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from html.parser import HTMLParser
@@ -19,25 +19,28 @@ import fsspec
 import numpy as np
 import pytest
 import torch
+from fastapi.testclient import TestClient
 from huggingface_hub import snapshot_download
 from typer.testing import CliRunner
 
-from hill import HillClassifier, Label, Taxonomy
-from hill.cli import app
+from hill.bulk import Cut
+from hill.bulk.source import find_parts
+from hill.card import make_card, read_facts
+from hill.classifier import HillClassifier
+from hill.cli.common import app
 from hill.data.documents import label_documents
-from hill.disk import sum_of
-from hill.engines.parts import Cut, find_parts
+from hill.encoders import transformer as pretrained
+from hill.encoders.transformer import load_pretrained
 from hill.errors import CheckpointError, HillError
-from hill.experiment.report import html, markdown
-from hill.experiment.table import Section
 from hill.explain import explain
 from hill.export import OnnxClassifier
-from hill.hub import make_card, read_facts
-from hill.nn import pretrained
-from hill.nn.pretrained import load_pretrained
+from hill.io import sha256
 from hill.report import make_report
+from hill.research.tables import Section, html, markdown
+from hill.serve import ServeConfig
 from hill.serve.app import make_app
-from hill.serve.shelf import Shelf
+from hill.serve.registry import ModelRegistry
+from hill.taxonomy import Label, Taxonomy
 from tests.conftest import animals_taxonomy, toy_documents
 from tests.fixtures.make import MODELS
 
@@ -92,7 +95,7 @@ def vouch(folder: Path) -> None:
     plain = [
         file for file in folder.rglob("*") if file.is_file() and not file.is_symlink() and file.name != "files.json"
     ]
-    sums = {str(file.relative_to(folder)): sum_of(file) for file in plain if file.stat().st_size < 1e8}
+    sums = {str(file.relative_to(folder)): sha256(file) for file in plain if file.stat().st_size < 1e8}
     (folder / "files.json").write_text(json.dumps(sums))
 
 
@@ -134,7 +137,7 @@ def text(name: str, content: str) -> Harm:
 
 def named(*names: str) -> Harm:
     """Names in files.json; the sums of what they name are right, where it is there."""
-    sums = {name: sum_of(Path("/", name.replace("../", ""))) for name in names if name.endswith("passwd")}
+    sums = {name: sha256(Path("/", name.replace("../", ""))) for name in names if name.endswith("passwd")}
     return lambda folder: edit(folder / "files.json", lambda found: found.update(dict.fromkeys(names, "") | sums))
 
 
@@ -164,9 +167,9 @@ HARMS: dict[str, tuple[Harm, str]] = {
     "deep thresholds": (text("thresholds.json", "[" * 200_000), "nested too deep"),
     "deep tokenizer": (text("tokenizer.json", "[" * 200_000), "Tokenizer"),
     "deep taxonomy": (text("taxonomy.json", "[" * 200_000), "nested too deep"),
-    "config of another kind": (text("config.json", "[]"), "holds no JSON object"),
+    "config of another kind": (text("config.json", "[]"), "does not contain a JSON object"),
     "unknown model": (config("model", "os.system"), "os.system"),
-    "settings of another kind": (config("settings", [1]), "no usable model"),
+    "settings of another kind": (config("settings", [1]), "not a usable model"),
     "text as thresholds": (text("thresholds.json", '{"labels": ["x"]}'), "no number for each of the 7 labels"),
     "too few thresholds": (text("thresholds.json", '{"labels": [0.5]}'), "no number for each of the 7 labels"),
     "header without end": (lambda folder: header(folder / "model.safetensors", 2**62, {}), "header too large"),
@@ -226,7 +229,7 @@ WAYS: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", ["pickle", "torch"])
 def test_pickles_are_never_opened(way: str, kind: str, model: Path, ran: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hill.serve.run.bind", lambda config: nullcontext())
+    monkeypatch.setattr("hill.serve.app.bind", lambda config: nullcontext())
     weights = {"head.weight": torch.zeros(7, 8), "evil": Evil(ran)}
     for name in ("model.safetensors", "pytorch_model.bin", "model.pt", "model.pkl", "encoder/pytorch_model.bin"):
         if kind == "torch":
@@ -244,7 +247,7 @@ def test_pickles_are_never_opened(way: str, kind: str, model: Path, ran: Path, m
 @pytest.mark.parametrize("way", [*WAYS, "cli warm start"])
 @pytest.mark.parametrize("name", ["pipe", "link to a folder", "large config", "large tokenizer"])
 def test_whichever_way_it_is_loaded(way: str, name: str, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hill.serve.run.bind", lambda config: nullcontext())
+    monkeypatch.setattr("hill.serve.app.bind", lambda config: nullcontext())
     HARMS[name][0](model)
     vouch(model)
     train = command(
@@ -265,7 +268,7 @@ EXPORTS: dict[str, tuple[Harm, str]] = {
         "deep config",
     )
 } | {
-    "no settings": (text("config.json", '{"format": "hill-onnx", "version": 1}'), "no usable model"),
+    "no settings": (text("config.json", '{"format": "hill-onnx", "version": 1}'), "not a usable model"),
     "no graph": (text("model.onnx", "x"), "cannot be run"),
 }
 
@@ -387,8 +390,8 @@ def cache(folder: Path, name: str, place: Path) -> Path:
     for file in [file for file in folder.rglob("*") if file.is_file()]:
         target = home / "snapshots" / COMMIT / file.relative_to(folder)
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(file, home / "blobs" / sum_of(file))
-        target.symlink_to(os.path.relpath(home / "blobs" / sum_of(file), target.parent))
+        shutil.copy(file, home / "blobs" / sha256(file))
+        target.symlink_to(os.path.relpath(home / "blobs" / sha256(file), target.parent))
     return home / "snapshots" / COMMIT
 
 
@@ -448,19 +451,26 @@ PATHS = (
 )  # fmt: skip
 
 
+def app_of(config: ServeConfig | None = None, key: str = "") -> Any:
+    """A server of one model."""
+    classifier = HillClassifier.load(MODELS / "0.1.0" / "linear", device="cpu")
+    return make_app(ModelRegistry([(Path("a model"), classifier, None)]), config, key)
+
+
 @pytest.fixture(scope="module")
 def served() -> Any:
-    classifier = HillClassifier.load(MODELS / "0.1.0" / "linear", device="cpu")
-    return make_app(Shelf([(Path("a model"), classifier, None)]), key="a key")
+    return app_of(key="a key")
 
 
-def ask(served: Any, path: str, key: str = "") -> tuple[int, bytes]:
+def ask(served: Any, path: str, key: str = "", hosts: Sequence[str] = ("localhost",)) -> tuple[int, bytes]:
     """What is answered to a path that no client has tidied up."""
+    fields = [(b"x-api-key", key), *((b"host", host) for host in hosts)]
     sent: list[Any] = []
     waiting = [{"type": "http.request", "body": b"", "more_body": False}]
     scope = {
         "type": "http", "http_version": "1.1", "method": "GET", "scheme": "http", "path": path, "query_string": b"",
-        "raw_path": path.encode(), "root_path": "", "headers": [(b"x-api-key", key.encode())], "server": ("x", 80),
+        "raw_path": path.encode(), "root_path": "", "server": ("x", 80),
+        "headers": [(name, value.encode("latin-1")) for name, value in fields],
     }  # fmt: skip
 
     async def receive() -> Any:
@@ -495,6 +505,71 @@ def test_names_in_addresses_are_looked_up_and_no_paths(name: str, served: Any) -
     for path in (f"/v1/labels/{name}", f"/v1/projects/{name}"):
         status, body = ask(served, path, "a key")
         assert status == 404 and len(body) < 1000 and b"root:" not in body
+
+
+LOCAL = (
+    "localhost", "LocalHost:8000", "localhost.", "localhost.:8000", "localhost:", "127.0.0.1", "127.0.0.1:8000",
+    "127.8.8.8", "[::1]", "[::1]:8000", "[0:0:0:0:0:0:0:1]:8000",
+)  # fmt: skip
+ADDRESSES = ("192.0.2.1", "192.0.2.1:8000", "[2001:db8::1]", "[2001:DB8::1]:8000", "0.0.0.0:8000")
+FOREIGN = (
+    "evil.example", "EVIL.EXAMPLE:8000", "evil.example.", "localhost.evil.example", "127.0.0.1.evil.example",
+    "localhost:80@evil.example", "evil.example:localhost", "localhost, evil.example", "localhost..",
+    "[::1].evil.example", "[::1", "[]", "[]:80", "", ":8000", ".", "*", "\xff\x00", "a" * 5000,
+)  # fmt: skip
+
+
+def test_only_own_names_are_answered_without_a_key() -> None:
+    """A page that makes its own name resolve to this server must not read from it (DNS rebinding)."""
+    local = app_of()
+    for host in LOCAL:
+        assert ask(local, "/v1/models", hosts=[host])[0] == 200, host
+    for hosts in (*([host] for host in (*FOREIGN, *ADDRESSES)), [], ["localhost", "evil.example"]):
+        for path in ("/v1/models", "/", "/healthz", "/static/app.js"):
+            status, body = ask(local, path, hosts=hosts)
+            assert status == 421 and len(body) < 300 and b"a model" not in body, hosts
+    said = json.loads(ask(local, "/", hosts=["evil.example"])[1])["detail"]
+    assert said == "the Host header is 'evil.example', which is not a name of this server; --allow-host adds a name"
+
+
+def test_names_that_are_allowed_are_answered_too() -> None:
+    config = ServeConfig(allow_host=("Hill.Example", "[2001:db8::7]", "b.example:80"))
+    for key in ("", "a key"):
+        named = app_of(config, key)
+        for host in (*LOCAL, "hill.example", "HILL.EXAMPLE.:8000", "[2001:DB8:0::7]:1", "b.example"):
+            assert ask(named, "/v1/models", key, [host])[0] == 200, host
+        for host in (*FOREIGN, *ADDRESSES, "www.hill.example", "hill.example.evil.example"):
+            assert ask(named, "/v1/models", key, [host])[0] == 421, host
+    every = app_of(ServeConfig(allow_host=("*",)))
+    for hosts in (*([host] for host in (*LOCAL, *FOREIGN, *ADDRESSES)), []):
+        assert ask(every, "/v1/models", hosts=hosts)[0] == 200
+
+
+def test_a_key_or_an_address_is_enough_where_others_may_ask() -> None:
+    """A foreign page has no key, and can rebind a name but no address."""
+    for listens in ("127.0.0.1", "0.0.0.0"):
+        keyed = app_of(ServeConfig(host=listens), "a key")
+        for host in (*LOCAL, *FOREIGN, *ADDRESSES):
+            assert [ask(keyed, "/v1/models", key, [host])[0] for key in ("a key", "")] == [200, 401]
+    for listens in ("0.0.0.0", "::", "192.0.2.7"):
+        public = app_of(ServeConfig(host=listens, public=True))
+        for host in (*LOCAL, *ADDRESSES, "192.0.2.7:8000"):
+            assert ask(public, "/v1/models", hosts=[host])[0] == 200, (listens, host)
+        for host in FOREIGN:
+            assert ask(public, "/v1/models", hosts=[host])[0] == 421, (listens, host)
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/predict", "/", "/openapi.json", "/none"])
+def test_no_page_of_another_origin_may_read_answers(path: str) -> None:
+    """Without permission (CORS) browsers neither show an answer to another page nor send its JSON."""
+    with TestClient(app_of(), base_url="http://localhost") as client:
+        origin = {"Origin": "http://evil.example"}
+        asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+        answers = [client.get(path, headers=origin), client.options(path, headers=origin | asked)]
+        body = '{"text": "leaf"}'
+        answers.append(client.post("/v1/predict", content=body, headers=origin | {"Content-Type": "text/plain"}))
+    assert not any(name.startswith("access-control") for answer in answers for name in answer.headers)
+    assert answers[1].status_code >= 400 and answers[2].status_code == 422
 
 
 class Tags(HTMLParser):

@@ -12,7 +12,7 @@ from hill.classifier import DataConfig
 from hill.decode import DecodeConfig
 from hill.errors import ConfigError
 from hill.models import MODELS
-from hill.settings import at_least, describe, make, one_of, read_settings
+from hill.settings import check_at_least, check_one_of, describe, make, read_settings
 from hill.train import TrainConfig
 from tests.conftest import ROOT
 
@@ -46,7 +46,7 @@ def test_assignments_win_over_the_file(tmp_path: Path) -> None:
     ("content", "assignments", "message"),
     [
         ("[modle]\nheight = 1\n", [], "unknown group 'modle'; did you mean 'model'?"),
-        ("height = 1\n", [], "'height' in .* stands outside a group; the groups are model, train"),
+        ("height = 1\n", [], "'height' in .* is outside a group; the groups are model, train"),
         ("[model\n", [], "is not TOML"),
         ("", ["height=3"], "'height=3' is not a setting; write it as group.key=value"),
         ("", ["model.height"], "is not a setting"),
@@ -96,11 +96,11 @@ def test_rules_between_values() -> None:
     with pytest.raises(ConfigError, match=r"unknown train\.precision 'bf61'; did you mean 'bf16'\?"):
         TrainConfig(precision="bf61")
     with pytest.raises(ConfigError, match="unknown thing 'q'; expected a, b"):
-        one_of("q", ["a", "b"], "thing")
+        check_one_of("q", ["a", "b"], "thing")
     with pytest.raises(ConfigError, match=r"train.epochs is 0; expected at least 1"):
         TrainConfig(epochs=0)
     with pytest.raises(ConfigError, match="expected at least 0"):
-        at_least(float("nan"), 0, "x")
+        check_at_least(float("nan"), 0, "x")
     with pytest.raises(ConfigError, match=r"data\.dev_share is 1\.5"):
         DataConfig(dev_share=1.5)
     with pytest.raises(ConfigError, match=r"decode\.threshold is 2"):
@@ -108,7 +108,7 @@ def test_rules_between_values() -> None:
 
 
 TUNING = ROOT / "experiments/tuning"
-ROWS = sorted(file for file in (ROOT / "experiments").rglob("*.toml") if file.parent != TUNING)
+ROWS = sorted((ROOT / "hill" / "research" / "settings").rglob("*.toml"))
 
 
 def check(settings: dict[str, dict[str, Any]]) -> None:

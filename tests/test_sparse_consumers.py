@@ -9,17 +9,17 @@ import pytest
 from fastapi.testclient import TestClient
 from scipy.sparse import csr_array
 
-from hill import HillClassifier
+from hill.bulk.source import InputRow
+from hill.bulk.write import Columns
+from hill.classifier import HillClassifier
 from hill.data import Documents
 from hill.decode import DecodeConfig
-from hill.engines.columns import Columns
-from hill.engines.rows import Row
-from hill.predictor import Predictor, Scored
+from hill.predictor import Predictor, ScoredBatch
 from hill.report import make_report
 from hill.serve.app import make_app
-from hill.serve.shelf import Shelf
+from hill.serve.registry import ModelRegistry
+from hill.sparse import top_k
 from hill.taxonomy import Taxonomy
-from hill.taxonomy.cells import keep_best
 from tests.conftest import animals_taxonomy, random_taxonomy, toy_documents
 
 TEXTS = [f"{number} text" for number in range(80)]
@@ -34,7 +34,7 @@ class Given(Predictor):
         self.taxonomy, self.decode_config, self._scores = taxonomy, config, scores
         self.metrics: dict[str, Any] = {}
 
-    def scores(self, texts: Sequence[str]) -> Iterator[Scored]:
+    def scores(self, texts: Sequence[str]) -> Iterator[ScoredBatch]:
         rows = np.array([int(text.split()[0]) for text in texts])
         for numbers in np.array_split(np.random.default_rng(0).permutation(len(rows)), 3):
             yield numbers, self._scores[rows[numbers]]
@@ -44,13 +44,15 @@ class Given(Predictor):
 def both(request: pytest.FixtureRequest) -> list[Given]:
     """The same predictor with sparse and with dense scores, tuned and calibrated where decoding has it."""
     taxonomy, draw = random_taxonomy(5, n=20, most_parents=2), np.random.default_rng(2)
-    sparse = keep_best(draw.random((80, 20)).astype(np.float32) ** 2, 6)
+    sparse = top_k(draw.random((80, 20)).astype(np.float32) ** 2, 6)
     config = DecodeConfig(request.param, 0.3, tune="off", calibrate="off")
     return [Given(taxonomy, table, config) for table in (sparse, sparse.toarray())]
 
 
 def test_columns(both: list[Given]) -> None:
-    rows = [Row(str(number), text, None) for number, text in enumerate(TEXTS)] + [Row("bad", "", "the text is empty")]
+    rows = [InputRow(str(number), text, None) for number, text in enumerate(TEXTS)] + [
+        InputRow("bad", "", "the text is empty")
+    ]
     one, other = (Columns(predictor).table(rows) for predictor in both)
     assert one.equals(other) and sum(map(len, one["labels"].to_pylist())) > 80
 
@@ -58,7 +60,7 @@ def test_columns(both: list[Given]) -> None:
 def test_report(both: list[Given]) -> None:
     gold = np.random.default_rng(1).random((80, 20)) < 0.2
     documents = Documents([str(number) for number in range(80)], TEXTS, csr_array(gold), 0)
-    one, other = (make_report(predictor, documents).document() for predictor in both)
+    one, other = (make_report(predictor, documents).to_dict() for predictor in both)
     assert one.keys() == other.keys()
     for name in one:
         if name == "metrics":
@@ -72,7 +74,8 @@ def test_report(both: list[Given]) -> None:
 def test_server(both: list[Given]) -> None:
     answers = []
     for predictor in both:
-        with TestClient(make_app(Shelf([(Path("given"), predictor, None)]))) as client:
+        app = make_app(ModelRegistry([(Path("given"), predictor, None)]))
+        with TestClient(app, base_url="http://localhost") as client:
             asked = client.post("/v1/predict", json={"texts": TEXTS[:5], "top_k": 4})
             suggested = client.post("/v1/projects/given/suggest", data={"text": TEXTS[3], "limit": 5})
             answers.append((asked.json(), suggested.json()))
@@ -86,7 +89,7 @@ def test_a_matrix_of_labels_and_an_explanation() -> None:
     classifier = HillClassifier(taxonomy, "linear", {"decode": {"keep": 4}})
     matrix = classifier.indicator(labels)
     classifier.fit(texts, matrix)
-    found = classifier.predict(texts[:30])
+    found = classifier.predict_indicator(texts[:30])
     assert isinstance(found, csr_array) and found.dtype == np.int64
     dense = np.zeros((30, 7), dtype=np.int64)
     for numbers, scores in classifier.scores(texts[:30]):

@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from hill import HillClassifier
+from hill.classifier import HillClassifier
 from hill.data.tokens import tokenize
 from hill.data.windows import pool
 from hill.decode import STRATEGIES, DecodeConfig
 from hill.errors import ConfigError
-from hill.predictor import Predictor, Scored
+from hill.predictor import Predictor, ScoredBatch
+from hill.sparse import top_k
 from hill.taxonomy import Label, Taxonomy
-from hill.taxonomy.cells import keep_best
 from hill.train import Session, Split, TrainConfig
-from hill.train.scoring import choose, score_documents, score_split
+from hill.train.trainer import choose_labels, score_split
 from tests.conftest import animals_taxonomy, random_taxonomy, toy_documents
 from tests.made import make_model
 
@@ -34,7 +34,7 @@ class Given(Predictor):
     def __init__(self, taxonomy: Taxonomy, scores: Any, config: DecodeConfig) -> None:
         self.taxonomy, self.decode_config, self.thresholds, self._scores = taxonomy, config, None, scores
 
-    def scores(self, texts: Sequence[str]) -> Iterator[Scored]:
+    def scores(self, texts: Sequence[str]) -> Iterator[ScoredBatch]:
         rows = np.array([int(text) for text in texts], dtype=np.int64)
         order = np.random.default_rng(0).permutation(len(rows))
         yield from ((numbers, self._scores[rows[numbers]]) for numbers in np.array_split(order, 4) if len(numbers))
@@ -50,7 +50,7 @@ def same(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
 def test_a_predictor_says_the_same_of_sparse_scores(strategy: str) -> None:
     taxonomy, draw = random_taxonomy(5, n=20, most_parents=2), np.random.default_rng(2)
     gold = draw.random((60, 20)) < 0.2
-    sparse = keep_best(np.clip(gold * 0.5 + draw.random((60, 20)) * 0.6 - 0.1, 1e-3, 1).astype(np.float32), 6)
+    sparse = top_k(np.clip(gold * 0.5 + draw.random((60, 20)) * 0.6 - 0.1, 1e-3, 1).astype(np.float32), 6)
     config, labels = DecodeConfig(strategy, tune="label", support=5, calibrate="off", k=2), csr_array(gold)
     one, other = Given(taxonomy, sparse, config), Given(taxonomy, sparse.toarray(), config)
     for predictor in (one, other):
@@ -69,7 +69,7 @@ def test_a_predictor_says_the_same_of_sparse_scores(strategy: str) -> None:
 def test_predictions_end_where_no_child_is_chosen(seed: int, parents: int) -> None:
     taxonomy, draw = random_taxonomy(seed, n=12, most_parents=parents), np.random.default_rng(seed)
     scores = draw.random((5, 12)).astype(np.float32)
-    for table in (scores, keep_best(scores, 5)):
+    for table in (scores, top_k(scores, 5)):
         predictor = Given(taxonomy, table, DecodeConfig("ancestors", 0.6))
         for prediction, row in zip(predictor.predictions(TEXTS[:5]), predictor.predict_proba(TEXTS[:5]), strict=True):
             rows = [taxonomy.row(label) for label in prediction.labels]
@@ -88,7 +88,7 @@ def test_windows_are_pooled_as_dense_ones(how: str, data: st.DataObject) -> None
     document = np.repeat(np.arange(len(counts)), counts)
     order = np.array(data.draw(st.permutations(range(len(document)))))
     size = data.draw(st.integers(1, len(document)))
-    sparse = keep_best(np.random.default_rng(len(order)).random((len(order), 7), dtype=np.float32), 3)
+    sparse = top_k(np.random.default_rng(len(order)).random((len(order), 7), dtype=np.float32), 3)
     found = {}
     for table in (sparse, sparse.toarray()):
         pooled = np.full((len(counts), 7), np.nan, dtype=np.float32)
@@ -114,13 +114,13 @@ def session(tiny_encoder: Path) -> tuple[Session, Split]:
 def test_the_best_scores_of_a_model_are_those_of_all(session: tuple[Session, Split]) -> None:
     running, split = session
     dense = np.zeros((70, 7), dtype=np.float32)
-    for documents, scores in score_documents(running, split.tokens):
+    for documents, scores in running.inference.scores(split.tokens):
         dense[documents] = scores
-    for documents, scores in score_documents(running, split.tokens, keep=3):
+    for documents, scores in running.inference.scores(split.tokens, keep=3):
         assert isinstance(scores, csr_array) and (np.diff(scores.indptr) == 3).all() and scores.dtype == np.float32
         for own, row in zip(dense[documents], scores.toarray(), strict=True):
             assert np.allclose(row, np.where(own >= np.sort(own)[-3], own, 0), atol=1e-6)
-    assert all(isinstance(scores, np.ndarray) for _, scores in score_documents(running, split.tokens, keep=7))
+    assert all(isinstance(scores, np.ndarray) for _, scores in running.inference.scores(split.tokens, keep=7))
 
 
 def test_with_very_many_labels_a_split_is_scored_sparsely(
@@ -128,8 +128,8 @@ def test_with_very_many_labels_a_split_is_scored_sparsely(
 ) -> None:
     running, split = session
     wanted = score_split(running, split, animals_taxonomy())
-    monkeypatch.setattr("hill.taxonomy.cells.MANY_LABELS", 6)
-    monkeypatch.setattr("hill.taxonomy.cells.BEST", 6)
+    monkeypatch.setattr("hill.sparse.MANY_LABELS", 6)
+    monkeypatch.setattr("hill.sparse.DEFAULT_TOP_K", 6)
     read, own = [], running.model.best
     monkeypatch.setattr(running.model, "best", lambda batch, count: read.append(count) or own(batch, count))
     found = score_split(running, split, animals_taxonomy())
@@ -143,10 +143,10 @@ def test_what_is_chosen_in_training_is_chosen_of_sparse_scores_too(
     settings: dict[str, Any], tiny_encoder: Path
 ) -> None:
     model = make_model("flat", settings, tiny_encoder).model
-    scores = keep_best(np.random.default_rng(0).random((150, 7), dtype=np.float32), 4)
-    found = choose(model, scores)
+    scores = top_k(np.random.default_rng(0).random((150, 7), dtype=np.float32), 4)
+    found = choose_labels(model, scores)
     assert isinstance(found, csr_array) and found.dtype == bool
-    assert np.array_equal(found.toarray(), choose(model, scores.toarray()))
+    assert np.array_equal(found.toarray(), choose_labels(model, scores.toarray()))
 
 
 def test_a_classifier_that_keeps_some_scores(tmp_path: Path) -> None:

@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array, csr_matrix
 
 import hill.decode.calibration as calibration_module
-from hill.decode import STRATEGIES, DecodeConfig, Decoder, Held, Tuned, hold, tune
+from hill.decode import STRATEGIES, CollectedScores, DecodeConfig, Decoder, Tuned, collect_scores, tune
 from hill.decode.calibration import fit_calibrator
 from hill.decode.config import TUNE_METRICS
-from hill.decode.histograms import SparseHistograms
-from hill.decode.thresholds import GRID, Histograms
+from hill.decode.thresholds import GRID, Histograms, SparseHistograms
 from hill.errors import DataError
 from hill.metrics import Scorer, flat_scores, ranking_scores, score
-from hill.taxonomy.cells import as_dense, best_table, keep_best, most_kept, with_values
+from hill.sparse import max_entries, to_dense, top_k, top_k_matrix, with_values
 from tests.conftest import random_taxonomy
 
 KEEPS = st.sampled_from([1, 3, 6, 14])
@@ -143,7 +142,7 @@ def test_calibrators_are_fitted_alike(kind: str, seed: int, keep: int) -> None:
         kind, case.taxonomy, [(case.labels[:50], case.sparse[:50]), (case.labels[50:], case.sparse[50:])]
     )
     wanted = fit_calibrator(kind, case.taxonomy, [(case.gold, case.dense)])
-    assert found is not None and wanted is not None and found.document() == wanted.document()
+    assert found is not None and wanted is not None and found.to_dict() == wanted.to_dict()
 
 
 def tuned_dense(case: SimpleNamespace, config: DecodeConfig) -> Tuned:
@@ -154,7 +153,7 @@ def tuned_dense(case: SimpleNamespace, config: DecodeConfig) -> Tuned:
         return patch.object(kind, "_map", lambda self, scores, rows: np.where(scores > 0, own(self, scores, rows), 0))
 
     with keeping(calibration_module.Temperature), keeping(calibration_module.Isotonic):
-        return tune(case.taxonomy, config, Held(case.dense, case.labels))
+        return tune(case.taxonomy, config, CollectedScores(case.dense, case.labels))
 
 
 TUNED = [
@@ -176,14 +175,14 @@ def test_everything_that_is_tuned_is_tuned_alike(config: DecodeConfig, seed: int
     if keep == 14:
         case.sparse.data[case.sparse.data == 0] = 1e-9  # missing and zero differ for calibrators alone
         case.dense[case.dense == 0] = 1e-9
-    found = tune(case.taxonomy, config, Held(case.sparse, case.labels))
+    found = tune(case.taxonomy, config, CollectedScores(case.sparse, case.labels))
     wanted = tuned_dense(case, config)
     assert found.config == wanted.config
     assert (found.thresholds is None) == (wanted.thresholds is None)
     if wanted.thresholds is not None:
         assert np.array_equal(found.thresholds, wanted.thresholds)
     if wanted.calibrator is not None:
-        assert found.calibrator.document() == wanted.calibrator.document()
+        assert found.calibrator.to_dict() == wanted.calibrator.to_dict()
 
 
 @given(st.integers(0, 10**6), st.sampled_from([[0] * 14, [0, 1] * 7, list(range(14))]))
@@ -209,22 +208,22 @@ def test_a_sparse_table_can_be_held_in_parts_and_sampled(monkeypatch: pytest.Mon
     def parts() -> object:
         return ((numbers, case.sparse[numbers]) for numbers in np.array_split(order, 7))
 
-    whole = hold(parts(), case.labels)
+    whole = collect_scores(parts(), case.labels)
     assert isinstance(whole.scores, csr_array) and np.array_equal(whole.scores.toarray(), case.dense)
-    monkeypatch.setattr("hill.decode.held.MOST_CELLS", 3 * 50)
-    sample = hold(parts(), case.labels)
+    monkeypatch.setattr("hill.decode.tuning.MAX_SCORES", 3 * 50)
+    sample = collect_scores(parts(), case.labels)
     assert len(sample) == 50 and sample.scores.shape == (50, 14)
-    monkeypatch.setattr("hill.decode.held.MOST_CELLS", 14 * 50)
-    dense = hold(((numbers, case.dense[numbers]) for numbers in np.array_split(order, 7)), case.labels)
+    monkeypatch.setattr("hill.decode.tuning.MAX_SCORES", 14 * 50)
+    dense = collect_scores(((numbers, case.dense[numbers]) for numbers in np.array_split(order, 7)), case.labels)
     assert np.array_equal(sample.scores.toarray(), dense.scores)
     assert np.array_equal(sample.labels.toarray(), dense.labels.toarray())
-    some = hold(iter([(np.array([4, 2]), case.sparse[[4, 2]])]), case.labels)
+    some = collect_scores(iter([(np.array([4, 2]), case.sparse[[4, 2]])]), case.labels)
     assert some.scores.nnz == case.sparse[[2, 4]].nnz
 
 
 def test_how_many_scores_are_kept() -> None:
-    assert [most_kept(0, labels) for labels in (1, 10_000, 10_001)] == [0, 0, 100]
-    assert [most_kept(7, labels) for labels in (7, 8, 50_000)] == [0, 7, 7]
+    assert [max_entries(0, labels) for labels in (1, 10_000, 10_001)] == [0, 0, 100]
+    assert [max_entries(7, labels) for labels in (7, 8, 50_000)] == [0, 7, 7]
 
 
 @given(st.integers(0, 1000), st.integers(1, 9))
@@ -234,10 +233,10 @@ def test_the_best_scores_are_kept(seed: int, count: int) -> None:
     for document, row in enumerate(scores):
         for label in sorted(range(9), key=lambda label, row=row: -row[label])[:count]:
             expected[document, label] = row[label]
-    found = keep_best(scores, count)
-    assert np.array_equal(as_dense(found), expected) and found.nnz == 5 * count and found.has_sorted_indices
+    found = top_k(scores, count)
+    assert np.array_equal(to_dense(found), expected) and found.nnz == 5 * count and found.has_sorted_indices
     order = np.argsort(-scores, axis=1)[:, :count]
-    assert np.array_equal(best_table(np.take_along_axis(scores, order, 1), order, 9).toarray(), expected)
+    assert np.array_equal(top_k_matrix(np.take_along_axis(scores, order, 1), order, 9).toarray(), expected)
 
 
 def test_a_score_of_0_ranks_with_those_that_are_missing() -> None:

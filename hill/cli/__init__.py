@@ -1,14 +1,11 @@
 """The command line: parse, call, print."""
 
-from hill.cli import data, explain, hub, research, serve, taxonomy, training, using
+from hill.cli import data, research, taxonomy, train, use
 from hill.cli.common import app, main
 
-_ORDER = (
-    *("check", "tree", "train", "settings", "evaluate", "predict", "explain", "serve", "export", "card"),
-    *("experiment", "compare", "demo"),
-)
-"""The commands in the order of the help text: as a user comes to need them."""
+_ORDER = ("demo", "check", "train", "evaluate", "predict", "explain", "serve", "export", "tree", "settings", "card")
+"""The commands in the order of the help text."""
 
-app.registered_commands.sort(key=lambda command: _ORDER.index(command.callback.__name__))  # type: ignore[union-attr]
+app.registered_commands.sort(key=lambda command: command.hidden or _ORDER.index(command.callback.__name__))  # type: ignore[union-attr]
 
-__all__ = ["app", "data", "explain", "hub", "main", "research", "serve", "taxonomy", "training", "using"]
+__all__ = ["app", "data", "main", "research", "taxonomy", "train", "use"]

@@ -1,4 +1,4 @@
-"""What commands share: the application, options that several have, and what they print."""
+"""The Typer application, and the options and helpers that several commands share."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -17,28 +17,32 @@ app = typer.Typer(
 )
 
 DATA_HELP = "JSONL, CSV or Parquet with text and labels, or a folder with train, dev and test files."
-TAXONOMY_HELP = "The labels and their parents: a table, parent-child lines, paths, JSON or SKOS."
+TAXONOMY_HELP = "Labels and their parents: a table, parent-child lines, paths, JSON or SKOS."
 
 Data = Annotated[Path, typer.Argument(help=DATA_HELP)]
 TaxonomyFile = Annotated[Path, typer.Option("--taxonomy", help=TAXONOMY_HELP)]
-Language = Annotated[str, typer.Option(help="Language of the labels, where the taxonomy has several.")]
+Language = Annotated[str, typer.Option(help="Language of the labels, if the taxonomy has several.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-Model = Annotated[Path, typer.Argument(help="Folder of a trained model, or of an exported one.")]
+Model = Annotated[Path, typer.Argument(help="Folder of a trained or exported model.")]
 
 
 def main() -> None:
-    """Run the command line; an error we know is one line and exit code 2."""
-    if isinstance(sys.stdout, TextIOWrapper):  # a name that the terminal cannot show is no reason to end
+    """Run the command line. Expected errors are one line on standard error and exit code 2."""
+    if isinstance(sys.stdout, TextIOWrapper):  # escape characters that the terminal cannot show
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app()
-    except HillError as error:
+    except (HillError, OSError) as error:
+        if isinstance(error, OSError):  # a path that is too long, or a folder without read permission
+            if error.filename is None:
+                raise
+            error = HillError(f"'{error.filename}' cannot be used: {error.strerror}; give another path")
         sys.stderr.write(f"hill: {error}\n")
         raise SystemExit(2) from None
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(value: bool) -> None:
+    if value:
         print(f"hill {version('hill-htc')}")
         raise typer.Exit
 
@@ -52,9 +56,9 @@ def _hill(version: Version = False) -> None:
 
 
 def load_model(folder: Path) -> Any:
-    """A trained or an exported model; without torch where it is exported."""
+    """Load a trained or an exported model; an exported one without importing torch."""
     from hill.export import OnnxClassifier
-    from hill.export.folder import is_export
+    from hill.export.runtime import is_export
 
     if is_export(folder):
         return OnnxClassifier.load(folder)
@@ -64,19 +68,19 @@ def load_model(folder: Path) -> Any:
 
 
 @contextmanager
-def counting(what: str) -> Iterator[Callable[[int], None]]:
-    """A count on standard error while something long runs."""
+def counting(unit: str) -> Iterator[Callable[[int], None]]:
+    """Show a counter on standard error; call the function that this yields to advance it."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    columns = (SpinnerColumn(), TextColumn("{task.completed:,.0f} " + what), TimeElapsedColumn())
+    columns = (SpinnerColumn(), TextColumn("{task.completed:,.0f} " + unit), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what, total=None)
+        task = progress.add_task(unit, total=None)
         yield lambda count: progress.advance(task, count)
 
 
 def print_metrics(metrics: dict[str, Any]) -> None:
-    """Print metrics, one a line, then a line for each level."""
+    """Print one metric per line, then one line per level."""
     for name, value in metrics.items():
         if isinstance(value, float):
             print(f"{name:34} {value:.4f}")

@@ -1,31 +1,35 @@
-"""Commands on data and taxonomies."""
+"""Commands on data sets and coding trees: check, tree and data prepare."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
 
 from hill.cli.common import TAXONOMY_HELP, Data, Json, Language, TaxonomyFile, app, counting
+from hill.taxonomy import Taxonomy
+from hill.tree import BuiltTree
 
 
 @app.command()
 def check(data: Data, taxonomy: TaxonomyFile, language: Language = "en", as_json: Json = False) -> None:
-    """Tell whether data is fit to train on; name file, line and remedy where it is not."""
-    from rich.console import Console
-
+    """Check whether data can be used for training; problems are listed with file, line and remedy."""
     from hill.data.check import check as check_data
-    from hill.data.report import print_check
+    from hill.data.check import print_check
     from hill.taxonomy import read_taxonomy
 
     labels = read_taxonomy(taxonomy, language)
     with counting("documents") as tick:
-        found = check_data(data, labels, tick)
+        result = check_data(data, labels, tick)
     if as_json:
-        print(json.dumps(found.document(), ensure_ascii=False))
+        print(json.dumps(result.to_dict(), ensure_ascii=False))
     else:
-        print_check(found, Console())
-    raise typer.Exit(0 if found.fit else 1)
+        print_check(result, Console())
+    raise typer.Exit(0 if result.fit else 1)
 
 
 @app.command()
@@ -33,20 +37,19 @@ def tree(
     taxonomy: Annotated[Path, typer.Argument(help=TAXONOMY_HELP)],
     height: Annotated[int, typer.Option(help="Height of the coding tree: edges from the root to every label.")] = 3,
     method: Annotated[
-        str, typer.Option(help="paper, authors (released code) or refined (lowest entropy).")
+        str, typer.Option(help="paper, authors (the released code) or refined (lowest entropy).")
     ] = "refined",
     compare: Annotated[bool, typer.Option("--compare", help="Print all methods side by side.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="Draw the tree beside the taxonomy: tree.svg, .png, .pdf.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Save a plot of the tree beside the taxonomy: tree.svg, .png or .pdf.")
+    ] = None,
     language: Language = "en",
     as_json: Json = False,
 ) -> None:
-    """Build the coding tree of a taxonomy: the tree that encodes it in the fewest bits."""
-    from rich.console import Console
-
+    """Build the coding tree of a taxonomy: the tree that encodes its label graph in the fewest bits."""
     from hill.taxonomy import read_taxonomy
-    from hill.tree.build import METHODS, build_tree
-    from hill.tree.drawing import draw_tree
-    from hill.tree.report import print_comparison, print_tree
+    from hill.tree import METHODS, build_tree
+    from hill.tree.plot import draw_tree
 
     labels = read_taxonomy(taxonomy, language)
     with Console(stderr=True).status("building the coding tree"):
@@ -54,7 +57,7 @@ def tree(
         if plot:
             draw_tree(labels, trees[-1], plot)
     if as_json:
-        documents = [built.document() for built in trees]
+        documents = [built.to_dict() for built in trees]
         print(json.dumps({"trees": documents} if compare else documents[0]))
     elif compare:
         print_comparison(labels, trees, Console())
@@ -62,23 +65,40 @@ def tree(
         print_tree(labels, trees[0], Console())
 
 
-data_app = typer.Typer(help="Data sets.", no_args_is_help=True)
-app.add_typer(data_app, name="data")
+def print_tree(taxonomy: Taxonomy, built: BuiltTree, console: Console) -> None:
+    """Print the levels of one tree, leaves first, and the entropy that it saves compared with the flat tree."""
+    console.print(f"[bold]{taxonomy!r}[/bold]", highlight=False)
+    table = Table(title=f"coding tree by {built.method}", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("height", "nodes", "children each", "bits"):
+        table.add_column(column, justify="right")
+    sizes = built.tree.sizes
+    for height, size in enumerate(sizes):
+        children = f"{sizes[height - 1] / size:.1f}" if height else ""
+        bits = f"{built.levels[height]:.4f}" if height < len(built.levels) else ""
+        table.add_row(str(height), f"{size:,}", children, bits)
+    console.print(table)
+    saved = f"{_saved(built)} below the flat tree ({built.flat:.4f})"
+    console.print(f"entropy {built.entropy:.4f} bits, {saved}", highlight=False)
+    console.print(f"built in {_seconds(built)}", highlight=False)
 
 
-@data_app.command()
-def prepare(
-    name: Annotated[str, typer.Argument(help="wos, rcv1 or nyt.")],
-    source: Annotated[Path, typer.Option(help="Folder of the original distribution.")],
-    out: Annotated[Path, typer.Option(help="Folder for the data set.")],
-) -> None:
-    """Turn an original distribution into train, dev and test files with the standard splits."""
-    from hill.data.prepare import prepare as prepare_data
+def print_comparison(taxonomy: Taxonomy, trees: Sequence[BuiltTree], console: Console) -> None:
+    """Print several trees of one taxonomy, one per row."""
+    console.print(f"[bold]{taxonomy!r}[/bold]", highlight=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("method")
+    for column in ("entropy", "saved", "time"):
+        table.add_column(column, justify="right")
+    table.add_column("nodes, leaves to root")
+    for built in trees:
+        sizes = " ".join(f"{size:,}" for size in built.tree.sizes)
+        table.add_row(built.method, f"{built.entropy:.4f}", _saved(built), _seconds(built), sizes)
+    console.print(table)
 
-    with counting("documents") as tick:
-        prepared = prepare_data(name, source, out, tick)
-    for split, count in prepared.documents.items():
-        print(f"{split}: {count:,} documents")
-    print(f"{prepared.labels} labels in {out / 'taxonomy.json'}")
-    for note in prepared.notes:
-        print(f"note: {note}")
+
+def _saved(built: BuiltTree) -> str:
+    return f"{1 - built.entropy / built.flat:.1%}" if built.flat else "0 %"
+
+
+def _seconds(built: BuiltTree) -> str:
+    return f"{built.seconds * 1000:.1f} ms" if built.seconds < 1 else f"{built.seconds:.2f} s"

@@ -1,6 +1,6 @@
-"""Documents and their labels: reading them, and telling whether they are fit to train on."""
+"""Labelled documents: reading and checking them, and turning them into batches of tokens."""
 
 from hill.data.documents import Documents, read_data, read_documents
-from hill.data.files import find_splits
+from hill.data.readers import find_splits
 
 __all__ = ["Documents", "find_splits", "read_data", "read_documents"]

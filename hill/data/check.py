@@ -1,123 +1,342 @@
-"""Is this data fit to train on? Reads everything once, keeps little, and never stops at the first problem."""
+"""`hill check`: count the documents and labels of a data set, and report everything that is wrong with it."""
 
 import os
-from collections.abc import Callable, Iterable
+from array import array
+from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from hill.data.files import find_splits
-from hill.data.labels import LabelReader
-from hill.data.problems import EXAMPLES, Problem, Problems
-from hill.data.records import read_records
-from hill.data.tally import Tally, again
-from hill.taxonomy import Taxonomy
+from hill.data.documents import LabelLookup
+from hill.data.readers import MAX_EXAMPLES, Problem, Problems, Record, find_splits, read_records
+from hill.errors import printable
+from hill.taxonomy import Label, Taxonomy
 from hill.types import IntArray
 
+PERCENTILES = (0, 25, 50, 75, 90, 95, 99, 100)
 RARE = 10
+"""Labels with fewer training documents are rare."""
 HISTOGRAM = (0, 1, 10, 100, 1_000, 10_000, 100_000)
+"""Lower bounds of the bins of training documents per label."""
+MIN_KNOWN_LABELS = 0.05
+"""If a smaller share of the labels is in the taxonomy, it is probably the wrong taxonomy."""
+MIN_LABELS = 5
+"""With fewer labels, nothing is said about the taxonomy as a whole."""
+FEW_EXAMPLES = 3
+"""Examples of unknown labels if the taxonomy is wrong."""
+BAR_WIDTH = 40
+MAX_LEVELS = 100
+"""Levels that are printed; a chain has as many levels as labels."""
+
+
+def check(
+    path: str | os.PathLike[str], taxonomy: Taxonomy, tick: Callable[[int], None] = lambda documents: None
+) -> "Check":
+    """Read a data set and report on it; `tick` is called with the number of documents read since the last call."""
+    splits, problems, lookup = find_splits(path), Problems(), LabelLookup(taxonomy)
+    counts = {name: _count(files, lookup, taxonomy, problems, tick) for name, files in splits.items()}
+    first = next(iter(splits))
+    if first not in ("train", "data"):
+        problems.add(Problem("no-train", str(path), 0, f"only {', '.join(splits)}; expected a train file"))
+    for name, split in counts.items():
+        if not len(split):
+            problems.add(Problem("no-documents", str(path), 0, f"the split {name} has no usable document"))
+    _add_wrong_taxonomy(lookup, taxonomy, problems)
+    _add_repeats(counts, problems)
+    result = Check(taxonomy, counts, problems)
+    if len(splits) > 1:
+        for row in np.flatnonzero((result.counts > 0) & (result.train_counts == 0)).tolist():
+            message = f"label {_quoted(taxonomy[row])} has no training document"
+            problems.add(Problem("untrained-label", "", 0, message))
+    return result
 
 
 @dataclass(frozen=True)
 class Check:
-    """What was found: the tally of each split, and the problems."""
+    """The result of a check: the counts of each split, and the problems."""
 
     taxonomy: Taxonomy
-    splits: dict[str, Tally]
+    splits: dict[str, "SplitCounts"]
     problems: Problems
 
     @property
     def fit(self) -> bool:
-        """Whether a training can start."""
+        """Whether a model can be trained on this data."""
         return self.problems.fit
 
     @property
     def counts(self) -> IntArray:
-        """Documents of each label, over all splits."""
-        counts: IntArray = np.array([tally.label_counts for tally in self.splits.values()], dtype=np.int64).sum(axis=0)
+        """Documents per label over all splits."""
+        counts: IntArray = np.array([split.label_counts for split in self.splits.values()], dtype=np.int64).sum(axis=0)
         return counts
 
     @property
     def train_counts(self) -> IntArray:
-        """Documents of each label to train on."""
-        return np.array(self.splits[_training_split(self.splits)].label_counts, dtype=np.int64)
+        """Training documents per label."""
+        return np.array(next(iter(self.splits.values())).label_counts, dtype=np.int64)
 
-    def document(self) -> dict[str, Any]:
-        """Everything as plain values, for `--json`."""
-        return {
-            "fit": self.fit,
-            "splits": {name: tally.document() for name, tally in self.splits.items()},
-            "labels": self._labels(),
-            "problems": self.problems.document(),
-        }
+    @property
+    def unused(self) -> IntArray:
+        """Rows of the labels without documents."""
+        return np.flatnonzero(self.counts == 0)
 
-    def _labels(self) -> dict[str, Any]:
-        counts, train = self.counts, self.train_counts
-        unused, rare = np.flatnonzero(counts == 0), np.flatnonzero((train > 0) & (train < RARE))
-        bins = np.searchsorted(HISTOGRAM, train, side="right") - 1
-        return {
+    @property
+    def rare(self) -> IntArray:
+        """Rows of the labels with fewer than `RARE` training documents, or none."""
+        return np.flatnonzero(self.train_counts < RARE)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as plain values, for `--json`."""
+        counts = self.counts
+        bins = np.searchsorted(HISTOGRAM, self.train_counts, side="right") - 1
+        labels = {
             "total": len(self.taxonomy),
             "used": int((counts > 0).sum()),
-            "unused": self._some(unused),
-            "rare": self._some(rare),
+            **{
+                name: {"count": len(rows), "examples": self.taxonomy.decode(rows[:MAX_EXAMPLES])}
+                for name, rows in (("unused", self.unused), ("rare", self.rare))
+            },
             "histogram": [
-                {"from": start, "labels": int(number)}
-                for start, number in zip(HISTOGRAM, np.bincount(bins, minlength=len(HISTOGRAM)), strict=True)
+                {"from": start, "labels": int(count)}
+                for start, count in zip(HISTOGRAM, np.bincount(bins, minlength=len(HISTOGRAM)), strict=True)
             ],
             "levels": [
                 {
                     "level": level,
                     "labels": len(rows),
                     "used": int((counts[rows] > 0).sum()),
-                    "documents": sum(tally.level_counts[level - 1] for tally in self.splits.values()),
+                    "documents": sum(split.level_counts[level - 1] for split in self.splits.values()),
                 }
                 for level, rows in enumerate(self.taxonomy.levels, start=1)
             ],
         }
-
-    def _some(self, rows: IntArray) -> dict[str, Any]:
-        return {"count": len(rows), "examples": self.taxonomy.decode(rows[:EXAMPLES])}
-
-
-def check(
-    path: str | os.PathLike[str], taxonomy: Taxonomy, tick: Callable[[int], None] = lambda documents: None
-) -> Check:
-    """Read a data set and report on it; `tick` hears now and then how many documents were read since."""
-    splits, problems = find_splits(path), Problems()
-    reader = LabelReader(taxonomy)
-    tallies = {name: _tally(files, reader, taxonomy, problems, tick) for name, files in splits.items()}
-    if _training_split(splits) not in ("train", "data"):
-        problems.add(Problem("no-train", str(path), 0, f"only {', '.join(splits)}; expected a train file"))
-    for name, tally in tallies.items():
-        if not len(tally):
-            problems.add(Problem("no-documents", str(path), 0, f"the split {name} has no usable document"))
-    again(tallies, problems)
-    found = Check(taxonomy, tallies, problems)
-    _report_untrained(found, problems)
-    return found
+        return {
+            "fit": self.fit,
+            "splits": {name: split.to_dict() for name, split in self.splits.items()},
+            "labels": labels,
+            "problems": self.problems.to_dict(),
+        }
 
 
-def _training_split(splits: Iterable[str]) -> str:
-    return next(iter(splits))
+# Counts
 
 
-def _tally(
-    files: list[Path], reader: LabelReader, taxonomy: Taxonomy, problems: Problems, tick: Callable[[int], None]
-) -> Tally:
-    tally = Tally(taxonomy)
+class SplitCounts:
+    """The counts of one split, and a fingerprint of every text and id to find repeats."""
+
+    def __init__(self, taxonomy: Taxonomy) -> None:
+        self._depth: list[int] = taxonomy.depth.tolist()
+        self.label_counts = [0] * len(taxonomy)
+        self.level_counts = [0] * len(taxonomy.levels)
+        self.n_labels = 0
+        self.n_added = 0
+        self.words = array("Q")
+        self.characters = array("Q")
+        self.texts = array("Q")
+        self.ids = array("Q")
+        self._lines = array("Q")
+        self._files: list[str] = []
+        self._file_indices = array("L")
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def add(self, record: Record, rows: set[int], added: int) -> None:
+        """Count a document with the rows of its labels, of which some were added as ancestors."""
+        words = record.text.split()
+        self.words.append(len(words))
+        self.characters.append(len(record.text))
+        self.texts.append(_fingerprint(" ".join(words)))
+        self.ids.append(_fingerprint(record.id) if record.id else 0)
+        self._lines.append(record.line)
+        if not self._files or self._files[-1] != record.file:
+            self._files.append(record.file)
+        self._file_indices.append(len(self._files) - 1)
+        self.n_labels += len(rows)
+        self.n_added += added
+        for row in rows:
+            self.label_counts[row] += 1
+        for depth in {self._depth[row] for row in rows}:
+            self.level_counts[depth - 1] += 1
+
+    def place(self, document: int) -> tuple[str, int]:
+        """The file and line of a document."""
+        return self._files[self._file_indices[document]], self._lines[document]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The counts as plain values."""
+        return {
+            "documents": len(self),
+            "labels_per_document": self.n_labels / max(len(self), 1),
+            "ancestors_added": self.n_added,
+            "levels": self.level_counts,
+            "words": _percentiles(self.words),
+            "characters": _percentiles(self.characters),
+        }
+
+
+def _count(
+    files: list[Path], lookup: LabelLookup, taxonomy: Taxonomy, problems: Problems, tick: Callable[[int], None]
+) -> SplitCounts:
+    counts = SplitCounts(taxonomy)
     for record in read_records(files, problems.add):
-        rows, added = reader.read(record, problems.add)
-        tally.add(record, rows, added)
-        if len(tally) % 1_000 == 0:
+        counts.add(record, *lookup.rows(record, problems.add))
+        if len(counts) % 1_000 == 0:
             tick(1_000)
-    tick(len(tally) % 1_000)
-    return tally
+    tick(len(counts) % 1_000)
+    return counts
 
 
-def _report_untrained(found: Check, problems: Problems) -> None:
-    if len(found.splits) < 2:
+def _percentiles(lengths: "array[int]") -> dict[str, float]:
+    values = np.percentile(np.asarray(lengths), PERCENTILES) if lengths else np.zeros(len(PERCENTILES))
+    return {f"p{percentile}": float(value) for percentile, value in zip(PERCENTILES, values, strict=True)}
+
+
+# Problems of the whole data set
+
+
+def _add_wrong_taxonomy(lookup: LabelLookup, taxonomy: Taxonomy, problems: Problems) -> None:
+    """Report if almost no label is in the taxonomy; a few examples of unknown labels are enough then."""
+    n_known = lookup.n_labels - lookup.n_unknown
+    if lookup.n_labels < MIN_LABELS or n_known >= MIN_KNOWN_LABELS * lookup.n_labels or not len(taxonomy):
         return
-    for label_id in found.taxonomy.decode(np.flatnonzero((found.counts > 0) & (found.train_counts == 0))):
-        problems.add(Problem("untrained-label", "", 0, f"label '{label_id}' has no document to train on"))
+    share = f"only {n_known:,} of {lookup.n_labels:,}" if n_known else f"none of {lookup.n_labels:,}"
+    message = (
+        f"{share} labels of the documents are in the taxonomy: the documents have labels such as "
+        f"'{lookup.first_unknown[:80]}', the taxonomy has labels such as {_quoted(taxonomy[0])}; give the taxonomy of "
+        "this data"
+    )
+    problems.add(Problem("wrong-taxonomy", "", 0, message))
+    del problems.examples["unknown-label"][FEW_EXAMPLES:]
+
+
+def _add_repeats(splits: dict[str, SplitCounts], problems: Problems) -> None:
+    """Report texts and ids that occurred before, in the same split or in an earlier one."""
+    names = list(splits)
+    texts = np.concatenate([np.asarray(split.texts, dtype=np.uint64) for split in splits.values()])
+    ids = np.concatenate([np.asarray(split.ids, dtype=np.uint64) for split in splits.values()])
+    split_of = np.repeat(np.arange(len(names)), [len(split) for split in splits.values()])
+    starts = np.searchsorted(split_of, np.arange(len(names)))
+
+    def place(document: int) -> tuple[str, int]:
+        split = split_of[document]
+        return splits[names[split]].place(document - int(starts[split]))
+
+    for document, first in _repeats(texts):
+        file, line = place(first)
+        message = f"the same text as line {line} of {file}"
+        if split_of[document] == split_of[first]:
+            problems.add(Problem("duplicate-text", *place(document), message))
+        else:
+            message += f" of the split {names[split_of[first]]}"
+            problems.add(Problem("shared-text", *place(document), message))
+    for document, first in _repeats(ids):
+        file, line = place(first)
+        problems.add(Problem("duplicate-id", *place(document), f"the same id as line {line} of {file}"))
+
+
+def _repeats(fingerprints: npt.NDArray[np.uint64]) -> list[tuple[int, int]]:
+    """The index of each non-zero fingerprint that occurred before, with the index of its first occurrence."""
+    _, first, inverse = np.unique(fingerprints, return_index=True, return_inverse=True)
+    firsts = first[inverse]
+    repeats = np.flatnonzero((firsts != np.arange(len(fingerprints))) & (fingerprints != 0))
+    return list(zip(repeats.tolist(), firsts[repeats].tolist(), strict=True))
+
+
+def _fingerprint(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()) or 1
+
+
+def _quoted(label: Label) -> str:
+    return f"'{label.id}'" if label.name == label.id else f"'{label.id}' ({label.name})"
+
+
+# Printing
+
+
+def print_check(result: Check, console: Console) -> None:
+    """Print splits, text lengths, labels, problems and the verdict."""
+    document = result.to_dict()
+    console.print(Text(repr(result.taxonomy), style="bold"))
+    console.print(_splits_table(document["splits"]))
+    console.print(_levels_table(document["labels"]["levels"]))
+    console.print(_histogram(document["labels"]["histogram"]))
+    console.print(f"\n{document['labels']['used']:,} of {document['labels']['total']:,} labels are used")
+    _print_labels(result.unused, "never used", result.taxonomy, console)
+    _print_labels(result.rare, f"with fewer than {RARE} training documents", result.taxonomy, console)
+    console.print()
+    for problem in document["problems"]:
+        _print_problem(problem, console)
+    if result.fit:
+        console.print(Text("fit to train on", style="bold green"))
+    else:
+        console.print(Text("not fit to train on: correct the errors", style="bold red"))
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="right" if i else "left")
+    return table
+
+
+def _splits_table(splits: dict[str, Any]) -> Table:
+    title = "documents, labels per document, ancestors added, words per text"
+    table = _table(title, "split", "documents", "labels", "added", "min", "median", "95 %", "max")
+    for name, split in splits.items():
+        words = [f"{split['words'][percentile]:,.0f}" for percentile in ("p0", "p50", "p95", "p100")]
+        labels = f"{split['labels_per_document']:.2f}"
+        table.add_row(name, f"{split['documents']:,}", labels, f"{split['ancestors_added']:,}", *words)
+    return table
+
+
+def _levels_table(levels: list[dict[str, Any]]) -> Table:
+    table = _table("levels", "level", "labels", "used", "documents")
+    for level in levels[:MAX_LEVELS]:
+        table.add_row(str(level["level"]), *(f"{level[key]:,}" for key in ("labels", "used", "documents")))
+    if len(levels) > MAX_LEVELS:
+        table.add_row(f"… {len(levels):,}")
+    return table
+
+
+def _histogram(bins: list[dict[str, int]]) -> Table:
+    """Labels by their number of training documents."""
+    table = Table(title="labels by training documents", title_justify="left", title_style="bold", box=None)
+    table.add_column(justify="right")
+    table.add_column(justify="right")
+    table.add_column()
+    largest = max(entry["labels"] for entry in bins) or 1
+    for entry, following in pairwise([*bins, None]):
+        assert entry is not None
+        start, end = entry["from"], following["from"] - 1 if following else None
+        interval = f"{start:,}+" if end is None else f"{start:,}" if end == start else f"{start:,}–{end:,}"
+        bar = "█" * -(-entry["labels"] * BAR_WIDTH // largest)
+        table.add_row(interval, f"{entry['labels']:,}", Text(bar, style="cyan"))
+    return table
+
+
+def _print_labels(rows: IntArray, description: str, taxonomy: Taxonomy, console: Console) -> None:
+    if len(rows):
+        labels = [taxonomy[row] for row in rows[:MAX_EXAMPLES].tolist()]
+        names = [label.id if label.name == label.id else f"{label.id} ({label.name})" for label in labels]
+        more = ", …" if len(rows) > len(names) else ""
+        console.print(Text(printable(f"{len(rows):,} {description}: {', '.join(names)}{more}")), soft_wrap=True)
+
+
+def _print_problem(problem: dict[str, Any], console: Console) -> None:
+    style = "bold red" if problem["severity"] == "error" else "bold yellow"
+    console.print(Text(f"{problem['severity']}: {problem['count']:,} {problem['title']}", style=style))
+    for example in problem["examples"]:
+        place = f"{example['file']}:{example['line']}: " if example["line"] else ""
+        console.print(Text(printable(f"  {place}{example['message']}")), soft_wrap=True)
+    if (more := problem["count"] - len(problem["examples"])) > 0:
+        console.print(f"  … and {more:,} more")

@@ -1,7 +1,10 @@
-"""Documents in memory: texts, and their labels as rows of the taxonomy."""
+"""Labelled documents in memory: from files (`read_data`) or from Python lists (`label_documents`)."""
 
+import hashlib
+import json
 import os
-from collections.abc import Iterable, Sequence
+import reprlib
+from collections.abc import Iterable, Mapping, MappingView, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,75 +12,234 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
-from hill.data.files import find_splits
-from hill.data.labels import LabelReader
-from hill.data.problems import refuse
-from hill.data.records import Record, is_writable, read_records
+from hill.data.readers import (
+    MAX_EXAMPLES,
+    OnProblem,
+    Problem,
+    Record,
+    find_splits,
+    is_writable,
+    raise_error,
+    read_records,
+)
 from hill.errors import DataError
 from hill.taxonomy import Taxonomy
+from hill.taxonomy.taxonomy import check_taxonomy
 from hill.types import IntArray
+
+SEPARATORS = ("|", ";", ",")
+"""Separators between labels in one string, in the order in which they are tried."""
+LABEL_AS_STRING = "each a string: the id, the name or the path of a label"
 
 
 @dataclass(frozen=True)
 class Documents:
-    """A split: `labels` is (documents, L), true where a document has a label or one below it."""
+    """The documents of a split; `labels` (documents, L) is true for the labels of a document and their ancestors."""
 
     ids: list[str]
     texts: list[str]
     labels: csr_array[Any]
     added: int
-    """Labels that were not given but added as ancestors."""
+    """The number of labels that were added as ancestors."""
 
     def __len__(self) -> int:
         return len(self.texts)
 
+    def take(self, places: IntArray) -> "Documents":
+        """The documents at these indices."""
+        ids, texts = ([values[i] for i in places] for values in (self.ids, self.texts))
+        return Documents(ids, texts, self.labels[places], self.added)
+
     def split(self, share: float, seed: int) -> tuple["Documents", "Documents"]:
-        """These documents without a share drawn at random, and that share: at least one document each."""
+        """Split off a random share of the documents; both parts have at least one document."""
         if len(self) < 2:
             raise DataError(f"{len(self)} document cannot be split into train and dev; give more, or a dev split")
         order = np.random.default_rng(seed).permutation(len(self))
-        held = min(max(1, round(share * len(self))), len(self) - 1)
-        return self.take(np.sort(order[held:])), self.take(np.sort(order[:held]))
+        n_second = min(max(1, round(share * len(self))), len(self) - 1)
+        return self.take(np.sort(order[n_second:])), self.take(np.sort(order[:n_second]))
 
-    def take(self, places: IntArray) -> "Documents":
-        """The documents at these places."""
-        ids, texts = ([values[place] for place in places] for values in (self.ids, self.texts))
-        return Documents(ids, texts, self.labels[places], self.added)
+    def check(self, taxonomy: Taxonomy) -> None:
+        """Raise a `DataError` if the labels do not have a column per label of this taxonomy."""
+        if self.labels.shape != (len(self), len(taxonomy)):
+            raise DataError(
+                f"the documents have labels of the shape {self.labels.shape}; expected ({len(self)}, {len(taxonomy)}): "
+                "read them with the taxonomy of the model"
+            )
+
+    def hashes(self) -> dict[str, str]:
+        """SHA-256 of the ids, the texts and the labels, each in order."""
+        counts = np.diff(self.labels.indptr).astype("<i8").tobytes()
+        contents = {
+            "ids": ("".join(f"{len(key)} {key}" for key in self.ids)).encode("utf-8", "surrogatepass"),
+            "texts": ("".join(f"{len(text)} {text}" for text in self.texts)).encode("utf-8", "surrogatepass"),
+            "labels": counts + self.labels.indices.astype("<i8").tobytes(),
+        }
+        return {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
 
 
-def label_documents(texts: Sequence[str], labels: Sequence[Iterable[str]], taxonomy: Taxonomy) -> Documents:
-    """Documents of texts and labels at hand: ids, names or paths, ancestors added."""
-    if len(texts) != len(labels):
-        raise DataError(f"{len(texts)} texts but {len(labels)} sets of labels; expected one set a text")
-    for number, text in enumerate(texts, 1):
-        if isinstance(text, str) and not is_writable(text):
-            raise DataError(f"text {number} has half of a character (a lone surrogate); expected Unicode text")
+def read_data(path: str | os.PathLike[str], taxonomy: Taxonomy) -> dict[str, Documents]:
+    """Read every split of a data file or folder."""
+    check_taxonomy(taxonomy)
+    return {split: read_documents(files, taxonomy) for split, files in find_splits(path).items()}
+
+
+def read_documents(files: Iterable[Path], taxonomy: Taxonomy) -> Documents:
+    """Read the documents of these files; the first unusable one is a `DataError`. The default id is the index."""
+    return _collect(read_records(files, raise_error), taxonomy)
+
+
+def label_documents(texts: Iterable[str], labels: Iterable[str | Iterable[str]], taxonomy: Taxonomy) -> Documents:
+    """Make documents of texts and their labels: one or several ids, names or paths each. Ancestors are added."""
+    texts, label_sets = check_texts(texts), check_label_sets(labels)
+    if len(texts) != len(label_sets):
+        raise DataError(
+            f"there are {len(texts):,} texts but {len(label_sets):,} sets of labels; expected one set per text"
+        )
     records = (
-        Record(text, list(given), "", "", number)
-        for number, (text, given) in enumerate(zip(texts, labels, strict=True), 1)
+        Record(text, label_set, "", f"labels[{i}]", 0)
+        for i, (text, label_set) in enumerate(zip(texts, label_sets, strict=True))
     )
     return _collect(records, taxonomy)
 
 
-def read_documents(files: Iterable[Path], taxonomy: Taxonomy) -> Documents:
-    """The documents of these files; the first unusable one is a `DataError`. Ids not given are places in the split."""
-    return _collect(read_records(files, refuse), taxonomy)
-
-
 def _collect(records: Iterable[Record], taxonomy: Taxonomy) -> Documents:
-    reader = LabelReader(taxonomy)
-    ids, texts, rows, starts, added = list[str](), list[str](), list[int](), [0], 0
+    lookup = LabelLookup(taxonomy)
+    ids, texts, rows, starts, n_added = list[str](), list[str](), list[int](), [0], 0
     for record in records:
-        closed, more = reader.read(record, refuse)
+        closed, added = lookup.rows(record, raise_error)
         ids.append(record.id or str(len(ids)))
         texts.append(record.text)
         rows.extend(sorted(closed))
         starts.append(len(rows))
-        added += more
+        n_added += added
     shape = (len(texts), len(taxonomy))
-    return Documents(ids, texts, csr_array((np.ones(len(rows), dtype=bool), rows, starts), shape=shape), added)
+    return Documents(ids, texts, csr_array((np.ones(len(rows), dtype=bool), rows, starts), shape=shape), n_added)
 
 
-def read_data(path: str | os.PathLike[str], taxonomy: Taxonomy) -> dict[str, Documents]:
-    """Every split of a data file or folder."""
-    return {split: read_documents(files, taxonomy) for split, files in find_splits(path).items()}
+# Labels of records
+
+
+class LabelLookup:
+    """Finds the labels of records in the taxonomy; results are cached, because labels repeat."""
+
+    def __init__(self, taxonomy: Taxonomy) -> None:
+        self._taxonomy = taxonomy
+        self._rows: dict[str, list[int]] = {}
+        self._closures: dict[int, list[int]] = {}
+        self._nearest: dict[str, str | None] = {}
+        self.n_labels = 0
+        """The number of labels of all records."""
+        self.n_unknown = 0
+        """The number of labels that are not in the taxonomy."""
+        self.first_unknown = ""
+
+    def rows(self, record: Record, report: OnProblem) -> tuple[set[int], int]:
+        """The rows of a record's labels and their ancestors, and the number of ancestors that were added."""
+        labels = record.labels if isinstance(record.labels, list) else self._split(record.labels)
+        rows: set[int] = set()
+        for label in labels:
+            matches = self._find(label)
+            if len(matches) == 1:
+                rows.add(matches[0])
+            else:
+                report(self._problem(label, matches, record))
+            if not matches:
+                self.first_unknown = self.first_unknown or label
+                self.n_unknown += 1
+        self.n_labels += len(labels)
+        if not labels:
+            report(Problem("no-labels", record.file, record.line, "the document has no labels"))
+        closed = set[int]().union(*(self._closure(row) for row in rows))
+        return closed, len(closed) - len(rows)
+
+    def _find(self, label: str) -> list[int]:
+        if label not in self._rows:
+            self._rows[label] = self._taxonomy.find(label)
+        return self._rows[label]
+
+    def _closure(self, row: int) -> list[int]:
+        if row not in self._closures:
+            self._closures[row] = self._taxonomy.closure([row]).tolist()
+        return self._closures[row]
+
+    def _split(self, text: str) -> list[str]:
+        """Split a string into labels: one label, a JSON list, or the first separator that gives a known label."""
+        if not text.strip() or self._taxonomy.find(text):
+            return [text] if text.strip() else []
+        if text.lstrip().startswith("["):
+            try:
+                return [str(label) for label in json.loads(text)]
+            except (ValueError, RecursionError):
+                pass
+        candidates = [
+            [part.strip() for part in text.split(separator) if part.strip()]
+            for separator in SEPARATORS
+            if separator in text
+        ]
+        with_match = (labels for labels in candidates if any(self._find(label) for label in labels))
+        return next(with_match, candidates[0] if candidates else [text])
+
+    def _problem(self, label: str, matches: list[int], record: Record) -> Problem:
+        if matches:
+            ids = ", ".join(f"'{self._taxonomy[row].id}'" for row in matches[:3])
+            message = f"the name '{label}' belongs to {len(matches)} labels; use an id ({ids}) or a path"
+            return Problem("ambiguous-label", record.file, record.line, message)
+        if label not in self._nearest and len(self._nearest) < MAX_EXAMPLES:
+            self._nearest[label] = self._taxonomy.nearest(label)
+        near = self._nearest.get(label)
+        hint = f"; did you mean '{near}'?" if near else ""
+        return Problem("unknown-label", record.file, record.line, f"label '{label[:80]}' is not in the taxonomy{hint}")
+
+
+# Checks of texts and labels that are given in Python
+
+
+def check_texts(texts: Iterable[str]) -> list[str]:
+    """The texts as a list, or a `DataError` that names the first unusable text."""
+    result = as_list(texts, "texts")
+    for i, text in enumerate(result):
+        if problem := text_problem(text):
+            raise DataError(f"texts[{i}] {problem}")
+    return result
+
+
+def text_problem(text: Any) -> str:
+    """What is wrong with a text; empty if it is a string with at least one word that can be encoded as UTF-8."""
+    if not isinstance(text, str):
+        return f"is {reprlib.repr(text)}; expected a string"
+    if not text.strip():
+        return "is empty; expected at least one word"
+    return "" if is_writable(text) else "has half of a character (a lone surrogate); expected Unicode text"
+
+
+def check_label_sets(labels: Iterable[str | Iterable[str]]) -> list[list[str]]:
+    """The labels of each text as a list, or a `DataError` that names the first unusable label."""
+    return [_check_label_set(label_set, f"labels[{i}]") for i, label_set in enumerate(as_list(labels, "labels"))]
+
+
+def _check_label_set(labels: Any, name: str) -> list[str]:
+    if isinstance(labels, str):
+        return [labels]
+    if isinstance(labels, bytes | Mapping) or not isinstance(labels, Iterable) or getattr(labels, "ndim", 1) != 1:
+        raise DataError(f"{name} is {reprlib.repr(labels)}; expected a label or a list of labels, {LABEL_AS_STRING}")
+    result = list(labels)
+    for label in result:
+        if not isinstance(label, str):
+            raise DataError(
+                f"{name} contains {reprlib.repr(label)}; expected labels, {LABEL_AS_STRING}; 0 and 1 per label need a "
+                "matrix, such as numpy.array(labels)"
+            )
+    return result
+
+
+def as_list(values: Any, name: str) -> list[Any]:
+    """The items of an ordered collection, or a `DataError`: a set has no order that matches texts and labels."""
+    unordered = isinstance(values, str | bytes | Set | Mapping | MappingView)
+    if not unordered and isinstance(values, Iterable) and len(getattr(values, "shape", (0,))) == 1:
+        return list(values)
+    if values is None or isinstance(values, str | bytes | int | float):
+        description = reprlib.repr(values)
+    else:
+        shape = f" and shape {tuple(values.shape)}" if hasattr(values, "shape") else ""
+        description = f"of type {type(values).__name__}{shape}"
+    raise DataError(f"{name} is {description}; expected a list or a one-dimensional array, one item per text in order")

@@ -1,124 +1,133 @@
-"""ICD-10-CM as a data set: diagnoses coded into chapters, blocks, categories or codes, from `simple-icd-10-cm`.
+"""ICD-10-CM as a data set: classify diagnoses into chapters, blocks, categories or codes, from `simple-icd-10-cm`.
 
-The official description of a code is a training text. The inclusion terms, other words by which clinicians call the
-same things, are never trained on: a share of them, drawn by a hash, is dev, the others are test.
+The official description of a code is a training text. The inclusion terms are other names of the same diagnosis, as
+clinicians use them. They are only used for evaluation: a share of them, selected by a hash, is dev, the rest is test.
 """
 
 import hashlib
 import random
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 from hill.data.documents import Documents, label_documents
-from hill.extras import need
+from hill.errors import need
 from hill.taxonomy import Label, Taxonomy
 
 DEV_SHARE = 0.25
 
 
 def icd_taxonomy(categories: bool = False, codes: bool = False) -> Taxonomy:
-    """Chapter > block: 22 + 297 labels; with categories, their 1,918 labels below; with codes, all 98,505 in 7 levels.
+    """Make the taxonomy of chapters and blocks (22 + 297 labels).
 
-    The categories come with the codes below them.
+    Args:
+        categories: Add the 1,918 categories.
+        codes: Add the categories and all codes below them: 98,505 labels in 7 levels.
     """
     icd = _icd()
-    chapters, blocks = _codes(icd.is_chapter), _codes(icd.is_block)
-    labels = [Label(f"chapter {code}", _title(code)) for code in chapters]
-    labels += [Label(f"block {code}", _title(code), (f"chapter {_chapter(code)}",)) for code in blocks]
+    labels = [Label(f"chapter {code}", _title(code)) for code in _codes(icd.is_chapter)]
+    labels += [
+        Label(f"block {code}", _title(code), (f"chapter {icd.get_ancestors(code)[-1]}",))
+        for code in _codes(icd.is_block)
+    ]
     if categories or codes:
-        found = _codes(lambda code: len(code) == 3 and not icd.is_chapter(code))
-        labels += [Label(code, _title(code), (f"block {_block(code)}",)) for code in found]
+        selected = _codes(lambda code: len(code) == 3 and not icd.is_chapter(code))
+        labels += [Label(code, _title(code), (f"block {_block(code)}",)) for code in selected]
     if codes:
-        found = _codes(lambda code: len(code) > 3 and "-" not in code)
-        labels += [Label(code, _description(code), (icd.get_parent(code),)) for code in found]
+        selected = _codes(lambda code: len(code) > 3 and "-" not in code)
+        labels += [Label(code, _description(code), (icd.get_parent(code),)) for code in selected]
     return Taxonomy(labels)
 
 
 def icd_data(
     taxonomy: Taxonomy, per_block: int = 40, dev: int = 600, test: int = 3_000, seed: int = 0
 ) -> dict[str, Documents]:
-    """Train, dev and test documents, each with the path of its code; at most so many of each, drawn at random."""
-    draw = random.Random(seed)
-    terms = _terms()
-    draw.shuffle(terms)
-    held = [term for term in terms if _hash_share(term[0]) < DEV_SHARE]
-    asked = [term for term in terms if _hash_share(term[0]) >= DEV_SHARE]
-    splits = {"train": _descriptions(per_block, draw), "dev": held[:dev], "test": asked[:test]}
+    """Sample train, dev and test documents; each has the path of its code.
+
+    Args:
+        taxonomy: The labels, from `icd_taxonomy`.
+        per_block: The maximum number of training documents per block.
+        dev: The maximum number of dev documents.
+        test: The maximum number of test documents.
+        seed: The seed of the sample.
+    """
+    rng = random.Random(seed)
+    terms = _inclusion_terms()
+    rng.shuffle(terms)
+    dev_terms, test_terms = _split_terms(terms)
+    splits = {"train": _sample_descriptions(per_block, rng), "dev": dev_terms[:dev], "test": test_terms[:test]}
     return {name: _documents(pairs, taxonomy) for name, pairs in splits.items()}
 
 
 def icd_all(taxonomy: Taxonomy) -> dict[str, Documents]:
-    """Every official description, of chapters, blocks and codes, as train; every inclusion term as dev or test."""
-    terms = _terms()
-    above = [(label.name, label.id) for label in icd_taxonomy()]
-    splits = {
-        "train": above + [(_description(code), code) for code in _all_codes()],
-        "dev": [term for term in terms if _hash_share(term[0]) < DEV_SHARE],
-        "test": [term for term in terms if _hash_share(term[0]) >= DEV_SHARE],
-    }
-    return {name: _documents(pairs, taxonomy) for name, pairs in splits.items()}
+    """All descriptions of chapters, blocks and codes as train; all inclusion terms as dev or test."""
+    train = [(label.name, label.id) for label in icd_taxonomy()]
+    train += [(_description(code), code) for code in _all_codes()]
+    dev, test = _split_terms(_inclusion_terms())
+    return {name: _documents(pairs, taxonomy) for name, pairs in (("train", train), ("dev", dev), ("test", test))}
 
 
 def _documents(pairs: list[tuple[str, str]], taxonomy: Taxonomy) -> Documents:
-    deepest = [_deepest(code, taxonomy) for _, code in pairs]
-    return label_documents([text for text, _ in pairs], [[label] for label in deepest], taxonomy)
+    """Documents of (text, code); the label is the deepest one that the taxonomy has: code, category or block."""
+    labels = []
+    for _, code in pairs:
+        label = next((label for label in (code, code[:3]) if label in taxonomy), None)
+        labels.append([label or f"block {_block(code)}"])
+    return label_documents([text for text, _ in pairs], labels, taxonomy)
 
 
-def _deepest(code: str, taxonomy: Taxonomy) -> str:
-    """The label of a code: itself, or what is above it where the taxonomy ends there."""
-    known = next((label for label in (code, code[:3]) if label in taxonomy), None)
-    return known or f"block {_block(code)}"
-
-
-def _descriptions(per_block: int, draw: random.Random) -> list[tuple[str, str]]:
+def _sample_descriptions(per_block: int, rng: random.Random) -> list[tuple[str, str]]:
     icd = _icd()
-    found: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    blocks: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for code in _all_codes():
-        found[_block(code)].setdefault(icd.get_description(code), code)
-    chosen: list[tuple[str, str]] = []
-    for block in sorted(found):
-        pairs = list(found[block].items())
-        chosen += draw.sample(pairs, min(per_block, len(pairs)))
-    return chosen
+        blocks[_block(code)].setdefault(icd.get_description(code), code)
+    sample: list[tuple[str, str]] = []
+    for block in sorted(blocks):
+        pairs = list(blocks[block].items())
+        sample += rng.sample(pairs, min(per_block, len(pairs)))
+    return sample
 
 
-def _terms() -> list[tuple[str, str]]:
+def _inclusion_terms() -> list[tuple[str, str]]:
     return sorted({(term, code) for code in _all_codes() for term in _icd().get_inclusion_term(code)})
 
 
+def _split_terms(terms: list[tuple[str, str]]) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Dev and test terms: a hash of the term decides, so that equal terms are in the same split."""
+    in_dev = [_hash_share(term) < DEV_SHARE for term, _ in terms]
+    dev = [term for term, is_dev in zip(terms, in_dev, strict=True) if is_dev]
+    return dev, [term for term, is_dev in zip(terms, in_dev, strict=True) if not is_dev]
+
+
+def _hash_share(text: str) -> float:
+    """A number in [0, 1) that depends only on the text."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) / 2**32
+
+
 def _all_codes() -> list[str]:
-    """Categories and what is below them."""
+    """Categories and the codes below them."""
     icd = _icd()
     return _codes(lambda code: not icd.is_chapter(code) and "-" not in code)
 
 
-def _codes(wanted: Any) -> list[str]:
-    return [code for code in dict.fromkeys(_icd().get_all_codes(True)) if wanted(code)]
+def _codes(condition: Callable[[str], bool]) -> list[str]:
+    return [code for code in dict.fromkeys(_icd().get_all_codes(True)) if condition(code)]
 
 
 def _block(code: str) -> str:
-    """The block of a code. Some blocks have the id of their only category."""
+    """The block of a code; some blocks have the id of their only category."""
     icd = _icd()
-    return next((above for above in reversed(icd.get_ancestors(code)) if icd.is_block(above)), code)
-
-
-def _chapter(block: str) -> str:
-    return str(_icd().get_ancestors(block)[-1])
+    return next((ancestor for ancestor in reversed(icd.get_ancestors(code)) if icd.is_block(ancestor)), code)
 
 
 def _description(code: str) -> str:
-    """A description; one has a tab in it."""
+    """The description of a code on one line; one description has a tab in it."""
     return " ".join(str(_icd().get_description(code)).split())
 
 
 def _title(code: str) -> str:
     """A description without the range of codes at its end."""
     return str(_icd().get_description(code)).rsplit(" (", 1)[0]
-
-
-def _hash_share(text: str) -> float:
-    """A number between 0 and 1 that depends on the text alone."""
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) / 2**32
 
 
 def _icd() -> Any:

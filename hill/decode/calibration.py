@@ -1,4 +1,4 @@
-"""Calibration: what makes scores probabilities, fitted on documents that training did not see."""
+"""Calibration: maps scores to probabilities, fitted on documents that were not used for training."""
 
 from __future__ import annotations
 
@@ -11,64 +11,88 @@ import numpy.typing as npt
 from scipy.optimize import isotonic_regression, minimize_scalar
 from scipy.sparse import csr_array
 
-from hill.metrics.sparse import gold_scores
+from hill.errors import CheckpointError
+from hill.sparse import with_values
 from hill.taxonomy import Taxonomy
-from hill.taxonomy.cells import with_values
+from hill.taxonomy.propagate import scores_at_labels
 from hill.types import FloatArray, IntArray
 
-Scores = npt.NDArray[np.floating]
-AnyTable = TypeVar("AnyTable", Scores, csr_array[Any])
-Rows = npt.NDArray[np.integer[Any]] | slice
+ScoreArray = npt.NDArray[np.floating]
+AnyScores = TypeVar("AnyScores", ScoreArray, csr_array[Any])
+
 Block = tuple[Any, Any]
 """Labels and scores of some documents: (B, L) each, both dense or both sparse."""
 
 EDGE = 1e-7
-"""Scores nearer to 0 or 1 than this have the logit of this: beyond it float32 knows no more."""
+"""Scores are clipped to EDGE and 1 - EDGE before the logit: float32 is not more accurate."""
+
 FINE = np.linspace(-16, 16, 641)
+"""Logits at which scores are counted to fit a temperature."""
+
 COARSE = np.linspace(-8, 8, 65)
-"""Logits at which a curve has its nodes."""
+"""Logits of the nodes of an isotonic curve."""
+
+MAX_SLOPE = 20.0
+"""Temperatures are between 1 / MAX_SLOPE and MAX_SLOPE."""
+
 SUPPORT = 50
-"""Fewest gold documents for which a label has a curve of its own."""
-STEEPEST = 20.0
+"""Minimum number of gold documents of a label with its own isotonic curve."""
+
 SLOPE = 1e-3
-"""Share of a curve that is the score itself, so that it rises everywhere and calibration changes no order."""
+"""Weight of the identity in an isotonic curve: it makes the curve strictly increasing, so that ranks do not change."""
+
+
+def logits(scores: ScoreArray) -> FloatArray:
+    """Compute the logit of each score in double precision."""
+    clipped = np.clip(scores.astype(np.float64), EDGE, 1 - EDGE)
+    values: FloatArray = np.log(clipped) - np.log1p(-clipped)
+    return values
+
+
+def sigmoid(values: FloatArray) -> FloatArray:
+    """Compute 1 / (1 + exp(-x))."""
+    scores: FloatArray = 1 / (1 + np.exp(-values))
+    return scores
+
+
+# Calibrators
 
 
 class Calibrator(ABC):
-    """Maps scores (B, L) to probabilities (B, L); for each label the map never falls. Missing scores stay missing."""
+    """Maps scores (B, L) to probabilities (B, L), monotonically for each label. Missing scores stay missing."""
 
-    def __call__(self, scores: AnyTable) -> AnyTable:
-        """The probabilities of these scores."""
+    def __call__(self, scores: AnyScores) -> AnyScores:
+        """Return the probabilities of these scores."""
         if isinstance(scores, csr_array):
             return with_values(scores, self._map(scores.data, scores.indices))
         return self._map(scores, slice(None))
 
     @abstractmethod
-    def _map(self, scores: Scores, rows: Rows) -> Scores:
-        """The probabilities of scores of these labels, or of all in their order."""
+    def _map(self, scores: ScoreArray, labels: npt.NDArray[np.integer[Any]] | slice) -> ScoreArray:
+        """Return the probabilities of scores whose last axis belongs to these labels."""
 
     @abstractmethod
-    def document(self) -> dict[str, Any]:
-        """Everything as plain values, for `read_calibrator`."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values, for `read_calibrator`."""
 
 
 class Temperature(Calibrator):
-    """Divides the logits of each level by a number above 0: more than 1 where scores were too sure."""
+    """Divides the logits of each level by a temperature: above 1 for overconfident scores."""
 
     def __init__(self, taxonomy: Taxonomy, levels: FloatArray) -> None:
         self._levels = levels
         self._slopes = (1 / levels)[taxonomy.depth - 1]  # (L)
 
-    def _map(self, scores: Scores, rows: Rows) -> Scores:
-        return _sigmoid(logits(scores) * self._slopes[rows]).astype(scores.dtype)
+    def _map(self, scores: ScoreArray, labels: npt.NDArray[np.integer[Any]] | slice) -> ScoreArray:
+        return sigmoid(logits(scores) * self._slopes[labels]).astype(scores.dtype)
 
-    def document(self) -> dict[str, Any]:
-        """Everything as plain values."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values."""
         return {"kind": "temperature", "levels": self._levels.tolist()}
 
 
 class Isotonic(Calibrator):
-    """Reads probabilities off curves over logits, one a level, and one for each label that has enough documents."""
+    """Interpolates isotonic curves over logits: one per label with enough documents, one per level for the others."""
 
     def __init__(self, taxonomy: Taxonomy, levels: FloatArray, rows: IntArray, labels: FloatArray) -> None:
         self._levels, self._rows, self._labels = levels, rows, labels
@@ -77,17 +101,16 @@ class Isotonic(Calibrator):
         self._starts = curve * len(COARSE)  # (L)
         self._curves = np.concatenate([levels, labels]).ravel()
 
-    def _map(self, scores: Scores, rows: Rows) -> Scores:
-        place = _places(logits(scores), COARSE)
-        low = np.minimum(place.astype(np.int64), len(COARSE) - 2)
-        starts = self._starts[rows] + low
-        first = self._curves[starts]
-        rise = self._curves[starts + 1] - first
-        found: Scores = (first + rise * (place - low)).astype(scores.dtype)
-        return found
+    def _map(self, scores: ScoreArray, labels: npt.NDArray[np.integer[Any]] | slice) -> ScoreArray:
+        position = _positions(logits(scores), COARSE)
+        node = np.minimum(position.astype(np.int64), len(COARSE) - 2)
+        index = self._starts[labels] + node
+        low, high = self._curves[index], self._curves[index + 1]
+        probabilities: ScoreArray = (low + (high - low) * (position - node)).astype(scores.dtype)
+        return probabilities
 
-    def document(self) -> dict[str, Any]:
-        """Everything as plain values."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values."""
         return {
             "kind": "isotonic",
             "levels": self._levels.tolist(),
@@ -96,96 +119,100 @@ class Isotonic(Calibrator):
         }
 
 
-def read_calibrator(found: dict[str, Any], taxonomy: Taxonomy) -> Calibrator:
-    """The calibrator whose `document` this is."""
-    levels = np.array(found["levels"], dtype=np.float64)
-    if found["kind"] == "temperature":
-        return Temperature(taxonomy, levels)
-    labels = np.array(found["labels"], dtype=np.float64).reshape(-1, len(COARSE))
-    return Isotonic(taxonomy, levels, np.array(found["rows"], dtype=np.int64), labels)
+# Saved calibrators
+
+REMEDY = "copy thresholds.json again, or train again"
+
+
+def read_calibrator(document: dict[str, Any], taxonomy: Taxonomy) -> Calibrator:
+    """Create the calibrator that `to_dict` described."""
+    n_levels = len(taxonomy.levels)
+    if document["kind"] == "temperature":
+        return Temperature(taxonomy, _read_array(document["levels"], (n_levels,), 1e-6, 1e6))
+    rows = np.array(document["rows"], dtype=np.int64)
+    if len(rows) and not 0 <= rows.min() <= rows.max() < len(taxonomy):
+        raise CheckpointError(f"the calibration has a curve for a label beyond the {len(taxonomy):,} labels; {REMEDY}")
+    levels = _read_array(document["levels"], (n_levels, len(COARSE)), 0, 1)
+    return Isotonic(taxonomy, levels, rows, _read_array(document["labels"], (len(rows), len(COARSE)), 0, 1))
+
+
+def _read_array(values: Any, shape: tuple[int, ...], minimum: float, maximum: float) -> FloatArray:
+    """Read an array of this shape, with values in this range up to rounding errors."""
+    array = np.array(values, dtype=np.float64).reshape(-1, *shape[1:])
+    if array.shape != shape:
+        raise CheckpointError(f"the calibration has an array of shape {array.shape}; expected {shape}; {REMEDY}")
+    if len(wrong := array[~((array >= minimum - EDGE) & (array <= maximum + EDGE))]):
+        raise CheckpointError(
+            f"the calibration has the number {wrong[0]}; expected {minimum:g} to {maximum:g}; {REMEDY}"
+        )
+    return array
+
+
+# Fitting
 
 
 def fit_calibrator(kind: str, taxonomy: Taxonomy, blocks: Iterable[Block]) -> Calibrator | None:
-    """The calibrator of a kind for documents whose labels and scores (B, L) come in blocks; none for `off`."""
-    match kind:
-        case "temperature":
-            return _fit_temperature(taxonomy, blocks)
-        case "isotonic":
-            return _fit_isotonic(taxonomy, blocks)
+    """Fit a calibrator of this kind to blocks of labels and scores (B, L); return None for `off`."""
+    n_labels, level = len(taxonomy), taxonomy.depth - 1
+    if kind == "temperature":
+        counts = _count_scores(level, len(taxonomy.levels), FINE, blocks)
+        return Temperature(taxonomy, np.array([_fit_temperature(*group) for group in zip(*counts, strict=True)]))
+    if kind == "isotonic":
+        gold, total = _count_scores(np.arange(n_labels), n_labels, COARSE, blocks)
+        members = [level == i for i in range(len(taxonomy.levels))]
+        levels = [_fit_curve(gold[rows].sum(axis=0), total[rows].sum(axis=0)) for rows in members]
+        rows = np.flatnonzero(gold.sum(axis=1) >= SUPPORT)
+        labels = np.array([_fit_curve(gold[row], total[row]) for row in rows]).reshape(-1, len(COARSE))
+        return Isotonic(taxonomy, np.array(levels), rows, labels)
     return None
 
 
-def logits(scores: Scores) -> FloatArray:
-    """The logit of each score, in double precision."""
-    inside = np.clip(scores.astype(np.float64), EDGE, 1 - EDGE)
-    found: FloatArray = np.log(inside) - np.log1p(-inside)
-    return found
-
-
-def _fit_temperature(taxonomy: Taxonomy, blocks: Iterable[Block]) -> Temperature:
-    """For each level the temperature of the least log loss; 1 where all labels or none are gold."""
-    gold, seen = _counts(taxonomy.depth - 1, len(taxonomy.levels), FINE, blocks)
-    return Temperature(taxonomy, np.array([_temperature(*level) for level in zip(gold, seen, strict=True)]))
-
-
-def _temperature(gold: IntArray, seen: IntArray) -> float:
-    if not 0 < gold.sum() < seen.sum():
+def _fit_temperature(gold: IntArray, total: IntArray) -> float:
+    """Return the temperature with the lowest log loss; 1 if all or none of the pairs are gold."""
+    if not 0 < gold.sum() < total.sum():
         return 1.0
 
     def loss(slope: float) -> float:
-        return float(seen @ np.logaddexp(0, slope * FINE) - slope * (gold @ FINE))
+        return float(total @ np.logaddexp(0, slope * FINE) - slope * (gold @ FINE))
 
-    return float(1 / minimize_scalar(loss, bounds=(1 / STEEPEST, STEEPEST), method="bounded").x)
-
-
-def _fit_isotonic(taxonomy: Taxonomy, blocks: Iterable[Block]) -> Isotonic:
-    level = taxonomy.depth - 1
-    gold, seen = _counts(np.arange(len(taxonomy)), len(taxonomy), COARSE, blocks)
-    levels = [_curve(gold[level == i].sum(axis=0), seen[level == i].sum(axis=0)) for i in range(len(taxonomy.levels))]
-    rows = np.flatnonzero(gold.sum(axis=1) >= SUPPORT)
-    labels = [_curve(gold[row], seen[row]) for row in rows]
-    return Isotonic(taxonomy, np.array(levels), rows, np.array(labels).reshape(-1, len(COARSE)))
+    return float(1 / minimize_scalar(loss, bounds=(1 / MAX_SLOPE, MAX_SLOPE), method="bounded").x)
 
 
-def _curve(gold: IntArray, seen: IntArray) -> FloatArray:
-    """The rising curve nearest to the shares of gold at the nodes; the scores as they are where nothing is gold."""
-    nodes = np.flatnonzero(seen)
+def _fit_curve(gold: IntArray, total: IntArray) -> FloatArray:
+    """Fit an isotonic regression to the share of gold pairs at the nodes; return the identity if no pair is gold."""
     if not gold.sum():
-        return _sigmoid(COARSE)
-    found = isotonic_regression(gold[nodes] / seen[nodes], weights=seen[nodes]).x
-    curve: FloatArray = (1 - SLOPE) * np.interp(COARSE, COARSE[nodes], found) + SLOPE * _sigmoid(COARSE)
+        return sigmoid(COARSE)
+    nodes = np.flatnonzero(total)
+    shares = isotonic_regression(gold[nodes] / total[nodes], weights=total[nodes]).x
+    curve: FloatArray = (1 - SLOPE) * np.interp(COARSE, COARSE[nodes], shares) + SLOPE * sigmoid(COARSE)
     return curve
 
 
-def _counts(group: IntArray, groups: int, nodes: FloatArray, blocks: Iterable[Block]) -> tuple[IntArray, IntArray]:
-    """How many cells of each group of labels lie nearest to each node, gold ones and all: (groups, nodes) each."""
-    gold, seen = np.zeros((2, groups * len(nodes)), dtype=np.int64)
+def _count_scores(
+    group: IntArray, n_groups: int, nodes: FloatArray, blocks: Iterable[Block]
+) -> tuple[IntArray, IntArray]:
+    """Count gold pairs and all pairs by group of the label and by nearest node: (groups, nodes) each."""
+
+    def cells(groups: IntArray, scores: ScoreArray) -> IntArray:
+        index: IntArray = groups * len(nodes) + np.rint(_positions(logits(scores), nodes)).astype(np.int64)
+        return index
+
+    gold, total = np.zeros((2, n_groups * len(nodes)), dtype=np.int64)
     for labels, scores in blocks:
         if isinstance(scores, csr_array):
-            rows, values = gold_scores(labels, scores)
-            cells, hits = _cells(group[scores.indices], scores.data, nodes), _cells(group[rows], values, nodes)
+            gold_labels, gold_scores = scores_at_labels(labels, scores)
+            pairs, gold_pairs = cells(group[scores.indices], scores.data), cells(group[gold_labels], gold_scores)
             missing = len(labels.indptr) - 1 - np.bincount(scores.indices, minlength=len(group))
-            seen[:: len(nodes)] += np.bincount(group, missing, minlength=groups).astype(np.int64)
+            total[:: len(nodes)] += np.bincount(group, missing, minlength=n_groups).astype(np.int64)  # they count as 0
         else:
-            cells = _cells(group, scores, nodes)
-            hits = cells[labels]
-        seen += np.bincount(cells.ravel(), minlength=len(seen))
-        gold += np.bincount(hits, minlength=len(gold))
-    return gold.reshape(groups, -1), seen.reshape(groups, -1)
+            pairs = cells(group, scores)
+            gold_pairs = pairs[labels]
+        total += np.bincount(pairs.ravel(), minlength=len(total))
+        gold += np.bincount(gold_pairs, minlength=len(gold))
+    return gold.reshape(n_groups, -1), total.reshape(n_groups, -1)
 
 
-def _cells(group: IntArray, scores: Scores, nodes: FloatArray) -> IntArray:
-    """The node nearest to each score, of those of all groups; that of a missing score is the first."""
-    cells: IntArray = group * len(nodes) + np.rint(_places(logits(scores), nodes)).astype(np.int64)
-    return cells
-
-
-def _places(values: FloatArray, nodes: FloatArray) -> FloatArray:
-    """Where values lie between evenly spaced nodes: 0 at the first and before, the last number from the last on."""
-    places: FloatArray = np.clip((values - nodes[0]) / (nodes[1] - nodes[0]), 0, len(nodes) - 1)
-    return places
-
-
-def _sigmoid(values: FloatArray) -> FloatArray:
-    found: FloatArray = 1 / (1 + np.exp(-values))
-    return found
+def _positions(values: FloatArray, nodes: FloatArray) -> FloatArray:
+    """Return the fractional index of each value among evenly spaced nodes, clipped to the first and last."""
+    positions: FloatArray = np.clip((values - nodes[0]) / (nodes[1] - nodes[0]), 0, len(nodes) - 1)
+    return positions

@@ -1,174 +1,229 @@
-"""Deciding on decoding with documents whose labels are known: calibration, thresholds, and with `auto` the rule."""
+"""Tuning on documents with known labels: chooses calibration, thresholds, and with `auto` the decoding rule."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
 
-from hill.decode.calibration import Calibrator, fit_calibrator
+from hill.decode.calibration import Block, Calibrator, fit_calibrator
 from hill.decode.config import DecodeConfig
 from hill.decode.decoder import Decoder
-from hill.decode.held import Held
-from hill.decode.histograms import SparseHistograms
-from hill.decode.thresholds import AnyHistograms, Histograms, choose_thresholds
-from hill.metrics.calibration import Calibration, mean_over_levels
-from hill.metrics.counts import Counts
-from hill.metrics.sparse import AnyEdges
+from hill.decode.thresholds import AnyHistograms, Histograms, SparseHistograms, choose_thresholds
+from hill.metrics.calibration import CalibrationMetrics, mean_over_levels
+from hill.metrics.flat import Counts, alike, blocks_of, width_of
+from hill.sparse import Matrix, assemble_rows
 from hill.taxonomy import Taxonomy
-from hill.types import FloatArray
+from hill.taxonomy.propagate import AnyEdges
+from hill.types import FloatArray, IntArray
 
-PLAIN = ("ancestors", "off", "micro_f1")
-"""Strategy, tuning and metric that `auto` falls back on: labels above 0.5 before calibration, and their ancestors."""
-TRIED = tuple(product(("ancestors",), ("global", "level", "label"), ("micro_f1", "mean_f1")))
-"""Those that it tries."""
-LOSS = 0.004
-"""What a tuned rule may lose in one of the three measures."""
-MARGIN = 0.15
-"""What a tuned rule must gain over the plain one, times the root of the number of documents: chance shrinks with it."""
+# Scores
+
+MAX_SCORES = 2**26
+"""Maximum number of scores in memory (256 MiB, 512 MiB if sparse); of more documents, a random sample is used."""
+
+SEED = 0
+FOLDS = 4
+
+
+@dataclass(frozen=True)
+class CollectedScores:
+    """Scores and gold labels of the same documents: (documents, L) each."""
+
+    scores: Matrix
+    labels: csr_array[Any]
+
+    def __len__(self) -> int:
+        return self.labels.shape[0]
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield labels and scores in blocks of documents: both dense, or both sparse."""
+        for start, stop in blocks_of(self.scores):
+            yield alike(self.labels[start:stop].astype(bool), self.scores[start:stop])
+
+    def take(self, documents: IntArray) -> CollectedScores:
+        """Return some of the documents."""
+        return CollectedScores(self.scores[documents], self.labels[documents])
+
+    def folds(self) -> Iterator[tuple[CollectedScores, CollectedScores]]:
+        """Yield the training and test documents of a random cross-validation."""
+        parts = np.array_split(np.random.default_rng(SEED).permutation(len(self)), FOLDS)
+        for number, part in enumerate(parts):
+            yield self.take(np.concatenate(parts[:number] + parts[number + 1 :])), self.take(part)
+
+
+def collect_scores(scored: Iterable[tuple[IntArray, Matrix]], labels: csr_array[Any]) -> CollectedScores:
+    """Collect scores that come in batches and in any order; if there are too many, those of a random sample."""
+    batches = iter(scored)
+    first = next(batches, (np.arange(0), np.zeros((0, labels.shape[1]), dtype=np.float32)))
+    n_documents, n_sample = labels.shape[0], max(MAX_SCORES // max(width_of(first[1]), 1), 1)
+    sample = np.arange(n_documents)
+    if n_documents > n_sample:
+        sample = np.sort(np.random.default_rng(SEED).choice(n_documents, n_sample, replace=False))
+    row = np.full(n_documents, -1)
+    row[sample] = np.arange(len(sample))
+    parts = ((row[documents], scores) for documents, scores in chain([first], batches))
+    sampled = ((rows[rows >= 0], scores[rows >= 0]) for rows, scores in parts)
+    return CollectedScores(assemble_rows(sampled, (len(sample), labels.shape[1])), labels[sample])
+
+
+# Tuning
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """What was decided: settings without any `auto`, thresholds of labels (L) and a calibrator where there are any."""
+    """The result of tuning: settings without `auto`, thresholds per label (L) and a calibrator, if there are any."""
 
     config: DecodeConfig
     thresholds: FloatArray | None = None
     calibrator: Calibrator | None = None
 
     def decoder(self, taxonomy: Taxonomy) -> Decoder:
-        """A decoder that does as was decided."""
+        """Create a decoder with these settings."""
         return Decoder(taxonomy, self.config, self.thresholds, self.calibrator)
 
 
-def tune(taxonomy: Taxonomy, config: DecodeConfig, held: Held) -> Tuned:
-    """Decide, as the config asks, what is best for these documents."""
+def tune(taxonomy: Taxonomy, config: DecodeConfig, collected: CollectedScores) -> Tuned:
+    """Choose what the config asks for, so that it is best for these documents."""
     if config.calibrate == "auto":
-        config = replace(config, calibrate=choose_calibration(taxonomy, held))
+        config = replace(config, calibrate=choose_calibration(taxonomy, collected))
     if config.strategy == "auto":
-        config = choose_rule(taxonomy, config, held)
-    return fit_rule(taxonomy, config, held)
-
-
-def fit_rule(taxonomy: Taxonomy, config: DecodeConfig, held: Held) -> Tuned:
-    """Calibrate and find thresholds, where no setting is `auto`."""
-    calibrator = fit_calibrator(config.calibrate, taxonomy, held.blocks())
+        config = choose_rule(taxonomy, config, collected)
+    calibrator = fit_calibrator(config.calibrate, taxonomy, collected.blocks())
     if not config.thresholded:
         return Tuned(config, None, calibrator)
-    return _with_thresholds(taxonomy, config, calibrator, _histograms(taxonomy, config, calibrator, held))
+    histograms = _histograms(taxonomy, config, calibrator, collected)
+    return _with_thresholds(taxonomy, config, calibrator, histograms)
 
 
 def _with_thresholds(
     taxonomy: Taxonomy, config: DecodeConfig, calibrator: Calibrator | None, histograms: AnyHistograms | None
 ) -> Tuned:
-    """The thresholds that are best by these counts, or the config's where there are none."""
+    """Choose the best thresholds for these histograms; without histograms, use the threshold of the config."""
     threshold, thresholds = choose_thresholds(histograms, taxonomy, config) if histograms else (config.threshold, None)
-    if calibrator and _by_own_scores(config):
-        own = np.full(len(taxonomy), threshold) if thresholds is None else thresholds
-        thresholds = calibrator(own[None])[0].astype(np.float64)
+    if calibrator and _uses_raw_scores(config):
+        raw = np.full(len(taxonomy), threshold) if thresholds is None else thresholds
+        thresholds = calibrator(raw[None])[0].astype(np.float64)
     return Tuned(replace(config, threshold=threshold), thresholds, calibrator)
 
 
-def _by_own_scores(config: DecodeConfig) -> bool:
-    """Whether thresholds are of the model's own scores.
+def _uses_raw_scores(config: DecodeConfig) -> bool:
+    """Whether thresholds are chosen for scores before calibration, and are calibrated afterwards.
 
-    With `ancestors` each label is compared for itself, and calibration, which rises for every label, changes nothing:
-    curves of many labels would only add noise. Those of calibrated scores are then what they become by it.
+    With `ancestors` each label is compared by itself. Calibration is monotonic per label, so it cannot change the
+    result, but curves of many labels would add noise to the choice.
     """
     return config.tune == "off" or config.strategy == "ancestors"
 
 
 def _histograms(
-    taxonomy: Taxonomy, config: DecodeConfig, calibrator: Calibrator | None, held: Held
+    taxonomy: Taxonomy, config: DecodeConfig, calibrator: Calibrator | None, collected: CollectedScores
 ) -> AnyHistograms | None:
-    """Counts of what the config compares with thresholds, where they are to be chosen."""
+    """Count the values that are compared with thresholds; None if no thresholds are chosen."""
     if config.tune == "off":
         return None
-    calibrator = None if _by_own_scores(config) else calibrator
+    calibrator = None if _uses_raw_scores(config) else calibrator
     if config.strategy == "ancestors" and config.tune == "global":
-        config = replace(config, strategy="closure")  # which it is with one threshold, and whose counts are exact
-    decoder, edges = Decoder(taxonomy, config, None, calibrator), AnyEdges(taxonomy).of(held.scores)
-    found = (SparseHistograms if isinstance(held.scores, csr_array) else Histograms)(len(taxonomy))
-    for labels, scores in held.blocks():
+        config = replace(config, strategy="closure")  # equivalent with one threshold, and its counts are exact
+    decoder, edges = Decoder(taxonomy, config, None, calibrator), AnyEdges(taxonomy).of(collected.scores)
+    histograms = (SparseHistograms if isinstance(collected.scores, csr_array) else Histograms)(len(taxonomy))
+    for labels, scores in collected.blocks():
         compared = decoder.compared(scores)
         if config.tune_metric == "hierarchical_f1":
             labels, compared = (edges.leave(edges.close(edges.enter(each))) for each in (labels, compared))
-        found.update(labels, compared)
-    return found
+        histograms.update(labels, compared)
+    return histograms
 
 
-def choose_calibration(taxonomy: Taxonomy, held: Held) -> str:
-    """The kind of calibration with the least error on each part of the documents, fitted on the others.
+def choose_calibration(taxonomy: Taxonomy, collected: CollectedScores) -> str:
+    """Choose the kind of calibration with the lowest cross-validated expected calibration error, mean over levels."""
+    metrics = {kind: CalibrationMetrics(taxonomy) for kind in ("off", "temperature", "isotonic")}
+    for train, test in collected.folds():
+        for kind, metric in metrics.items():
+            calibrator = fit_calibrator(kind, taxonomy, train.blocks())
+            for labels, scores in test.blocks():
+                metric.update(labels, calibrator(scores) if calibrator else scores)
+    return min(metrics, key=lambda kind: mean_over_levels(metrics[kind].levels()))
 
-    It is the expected calibration error, a mean over levels: of each level all labels together are asked how often what
-    is said to be so many per cent is true.
+
+# The strategy auto
+
+DEFAULT_RULE = ("ancestors", "off", "micro_f1")
+"""Strategy, tuning and metric that `auto` falls back on: labels above 0.5 before calibration, with their ancestors."""
+
+TUNED_RULES = tuple(product(("ancestors",), ("global", "level", "label"), ("micro_f1", "mean_f1")))
+"""The rules that `auto` tries."""
+
+MAX_LOSS = 0.004
+"""Maximum loss of a tuned rule in any of the three metrics."""
+
+MARGIN = 0.15
+"""Minimum gain of a tuned rule over the default, times the square root of the number of documents: noise shrinks so."""
+
+
+def choose_rule(taxonomy: Taxonomy, config: DecodeConfig, collected: CollectedScores) -> DecodeConfig:
+    """Choose the default rule, or a tuned rule that is clearly better in a cross-validation.
+
+    A tuned rule must not lose more than MAX_LOSS in micro, macro or hierarchical F1 against all labels above 0.5, and
+    the mean of the three must be above that of the default rule by a margin. The rule with the highest mean is chosen.
     """
-    found = {kind: Calibration(taxonomy) for kind in ("off", "temperature", "isotonic")}
-    for fitted, seen in held.folds():
-        for kind, measured in found.items():
-            calibrator = fit_calibrator(kind, taxonomy, fitted.blocks())
-            for labels, scores in seen.blocks():
-                measured.update(labels, calibrator(scores) if calibrator else scores)
-    return min(found, key=lambda kind: mean_over_levels(found[kind].levels()))
-
-
-def choose_rule(taxonomy: Taxonomy, config: DecodeConfig, held: Held) -> DecodeConfig:
-    """The plain rule, or a tuned one that is clearly better on documents that it was not tuned on.
-
-    Of tuned rules that lose little or nothing in each of micro, macro and hierarchical F1 against every label above
-    0.5, and whose mean of the three is at least the margin above the plain rule's, the one with the highest mean.
-    """
-    rules = [replace(config, strategy=name, tune=tune, tune_metric=metric) for name, tune, metric in (PLAIN, *TRIED)]
-    gains = _gains(taxonomy, rules, held)
+    rules = [
+        replace(config, strategy=strategy, tune=tune, tune_metric=metric)
+        for strategy, tune, metric in (DEFAULT_RULE, *TUNED_RULES)
+    ]
+    gains = _gains(taxonomy, rules, collected)
     mean = gains.mean(axis=1)
-    allowed = (gains.min(axis=1) >= -LOSS) & (mean >= mean[0] + MARGIN / np.sqrt(max(len(held), 1)))
+    allowed = (gains.min(axis=1) >= -MAX_LOSS) & (mean >= mean[0] + MARGIN / np.sqrt(max(len(collected), 1)))
     return rules[int(np.where(allowed, mean, -np.inf).argmax())] if allowed.any() else rules[0]
 
 
-def _gains(taxonomy: Taxonomy, rules: list[DecodeConfig], held: Held) -> FloatArray:
-    """What rules gain over every label above 0.5, each part of the documents decided by the others: (rules, 3)."""
-    plain, measured = Measured(taxonomy), [Measured(taxonomy) for _ in rules]
-    for fitted, seen in held.folds():
-        calibrator, decoders = _fit_all(taxonomy, rules, fitted)
-        for labels, scores in seen.blocks():
-            plain.update(labels, scores > 0.5)
+def _gains(taxonomy: Taxonomy, rules: list[DecodeConfig], collected: CollectedScores) -> FloatArray:
+    """Compute the cross-validated gains of rules over all labels above 0.5: (rules, 3)."""
+    raw, metrics = RuleMetrics(taxonomy), [RuleMetrics(taxonomy) for _ in rules]
+    for train, test in collected.folds():
+        calibrator, decoders = _fit_rules(taxonomy, rules, train)
+        for labels, scores in test.blocks():
+            raw.update(labels, scores > 0.5)
             calibrated = calibrator(scores) if calibrator else scores
-            for each, decoder in zip(measured, decoders, strict=True):
-                each.update(labels, decoder.decode(calibrated))
-    return np.array([each.result() for each in measured]) - plain.result()
+            for metric, decoder in zip(metrics, decoders, strict=True):
+                metric.update(labels, decoder.decode(calibrated))
+    return np.array([metric.result() for metric in metrics]) - raw.result()
 
 
-def _fit_all(taxonomy: Taxonomy, rules: list[DecodeConfig], held: Held) -> tuple[Calibrator | None, list[Decoder]]:
-    """The calibrator that rules of one strategy share, and for each a decoder of scores that are calibrated."""
-    calibrator = fit_calibrator(rules[0].calibrate, taxonomy, held.blocks())
-    counted: dict[tuple[bool, bool], AnyHistograms | None] = {}
+def _fit_rules(
+    taxonomy: Taxonomy, rules: list[DecodeConfig], collected: CollectedScores
+) -> tuple[Calibrator | None, list[Decoder]]:
+    """Fit the calibrator that all rules share, and a decoder of calibrated scores per rule."""
+    calibrator = fit_calibrator(rules[0].calibrate, taxonomy, collected.blocks())
+    histograms: dict[tuple[bool, bool], AnyHistograms | None] = {}  # rules of the same strategy share them
     decoders = []
     for rule in rules:
-        kind = rule.tune == "off", rule.tune == "global"
-        if kind not in counted:
-            counted[kind] = _histograms(taxonomy, rule, calibrator, held)
-        tuned = _with_thresholds(taxonomy, rule, calibrator, counted[kind])
+        key = rule.tune == "off", rule.tune == "global"
+        if key not in histograms:
+            histograms[key] = _histograms(taxonomy, rule, calibrator, collected)
+        tuned = _with_thresholds(taxonomy, rule, calibrator, histograms[key])
         decoders.append(Decoder(taxonomy, tuned.config, tuned.thresholds))
     return calibrator, decoders
 
 
-class Measured:
-    """The three measures that a rule is chosen by."""
+class RuleMetrics:
+    """The three metrics that a rule is chosen by."""
 
     def __init__(self, taxonomy: Taxonomy) -> None:
         self._edges = AnyEdges(taxonomy)
         self._flat, self._closed = Counts(len(taxonomy)), Counts(len(taxonomy))
 
-    def update(self, labels: Any, chosen: Any) -> None:
+    def update(self, labels: Any, predicted: Any) -> None:
         """Count these documents, (B, L) each."""
         edges = self._edges.of(labels)
-        both = [edges.enter(each) for each in (labels, chosen)]
-        for counts, (gold, found) in ((self._flat, both), (self._closed, [edges.close(each) for each in both])):
+        pair = [edges.enter(each) for each in (labels, predicted)]
+        for counts, (gold, found) in ((self._flat, pair), (self._closed, [edges.close(each) for each in pair])):
             counts.add(*(edges.per_label(mask) for mask in (gold * found, found, gold)))
 
     def result(self) -> FloatArray:
-        """Micro, macro and hierarchical F1."""
+        """Return micro, macro and hierarchical F1."""
         return np.array([self._flat.micro()[2], self._flat.macro()[2], self._closed.micro()[2]])

@@ -1,6 +1,6 @@
-"""Explanations: which words of a text speak for and against a label."""
+"""Explanations: which words raise or lower the score of a label."""
 
-from hill.explain.make import METHODS, explain
+from hill.explain.attribution import METHODS, explain
 from hill.explain.result import Explanation, LabelExplanation, Word
 
 __all__ = ["METHODS", "Explanation", "LabelExplanation", "Word", "explain"]

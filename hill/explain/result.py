@@ -1,4 +1,4 @@
-"""What an explanation says, as values, as JSON and as text for a terminal."""
+"""The result of an explanation, and its forms: JSON, text for a terminal, and an HTML page."""
 
 from __future__ import annotations
 
@@ -7,17 +7,34 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from hill.explain.page import make_page
+from hill.html import render
 
 TOP = 10
+METHOD_NAMES = {
+    "integrated": "integrated gradients",
+    "gradient": "gradient × input",
+    "exact": "exact: weight × TF-IDF of each n-gram",
+}
+BASELINE_NAMES = {"zero": "token embeddings of zero", "empty text": "an empty text"}
 
 
 class Word(NamedTuple):
-    """A word of the text and where it lies, in characters."""
+    """A word of the text, and its start and end in characters."""
 
     text: str
     start: int
     end: int
+
+
+class Term(NamedTuple):
+    """A word or n-gram, what it adds to a logit, and how often it occurs."""
+
+    text: str
+    value: float
+    times: int
+
+    def __str__(self) -> str:
+        return f"{self.text}{f' ×{self.times}' if self.times > 1 else ''} {self.value:+.2f}"
 
 
 @dataclass(frozen=True)
@@ -28,82 +45,71 @@ class LabelExplanation:
     name: str
     path: str
     score: float
-    """As in prediction; it may come from a label below, while the logit is the label's own."""
+    """The predicted score. It may come from a descendant, while the logit is the label's own."""
     predicted: bool
     logit: float
     baseline: float
-    """The logit of the baseline; with the values of all words and the gap it adds up to the logit."""
+    """The logit of the baseline. Baseline, values and gap add up to the logit."""
     values: tuple[float, ...]
-    """One for each word: above 0 it speaks for the label, below 0 against it."""
+    """One value per word: positive values raise the logit, negative values lower it."""
     steps: int
     branches: dict[str, float] | None = None
-    """What text, structure and bias add to the logit, where the head keeps them apart."""
+    """What text, structure and bias add to the logit, if the model can split it."""
     ngrams: tuple[tuple[str, float], ...] | None = None
-    """What each n-gram adds, where the model reads n-grams."""
+    """What each n-gram adds, if the model uses n-grams."""
 
     @property
     def gap(self) -> float:
-        """The summing check: what logit and baseline differ by and the words do not account for."""
+        """The part of logit - baseline that the words do not account for (completeness check)."""
         return self.logit - self.baseline - sum(self.values)
 
     @property
     def check(self) -> str:
-        """The summing check in words."""
+        """The completeness check as text."""
         added = sum(self.values)
         return f"logit {self.logit:+.2f} = baseline {self.baseline:+.2f}, words {added:+.2f}, gap {self.gap:+.2f}"
 
     def strongest(self, words: Sequence[Word], top: int = TOP) -> tuple[list[Term], list[Term]]:
-        """What speaks most for the label and most against it, occurrences of a word (or an n-gram) added up."""
+        """Return the words or n-grams that raise the logit most and those that lower it most.
+
+        The values of repeated words are added up.
+        """
         if self.ngrams is not None:
             terms = [Term(text, value, 1) for text, value in self.ngrams]
         else:
-            terms = _add_up(words, self.values)
-        order = sorted(terms, key=lambda term: term.value)
-        return (
-            [term for term in order[::-1][:top] if term.value > 0],
-            [term for term in order[:top] if term.value < 0],
-        )
-
-
-class Term(NamedTuple):
-    """A word or n-gram, what it adds, and how often it occurs."""
-
-    text: str
-    value: float
-    times: int
-
-    def __str__(self) -> str:
-        return f"{self.text}{f' ×{self.times}' if self.times > 1 else ''} {self.value:+.2f}"
-
-
-def _add_up(words: Sequence[Word], values: Sequence[float]) -> list[Term]:
-    sums: defaultdict[str, float] = defaultdict(float)
-    for word, value in zip(words, values, strict=True):
-        sums[word.text.casefold()] += value
-    times = Counter(word.text.casefold() for word in words)
-    return [Term(text, value, times[text]) for text, value in sums.items()]
+            sums: defaultdict[str, float] = defaultdict(float)
+            for word, value in zip(words, self.values, strict=True):
+                sums[word.text.casefold()] += value
+            times = Counter(word.text.casefold() for word in words)
+            terms = [Term(text, value, times[text]) for text, value in sums.items()]
+        terms.sort(key=lambda term: term.value)
+        return [term for term in terms[::-1][:top] if term.value > 0], [term for term in terms[:top] if term.value < 0]
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """The words of a text and what they add to labels, most specific labels first or as they were asked for."""
+    """The words of a text, and what they add to each label: most specific labels first, or in the requested order."""
 
     given: str
     """The text."""
     model: str
     method: str
     baseline: str
-    """What words are compared with: a token that takes the place of each, zero, or the empty text."""
+    """What words are compared with: a token in place of each token, `zero`, or `empty text`."""
     words: tuple[Word, ...]
     labels: tuple[LabelExplanation, ...]
 
     @property
     def read(self) -> int:
-        """How many characters of the text were read; what follows was cut off."""
+        """The number of characters that the model reads; the rest of the text is truncated."""
         return max((word.end for word in self.words), default=0)
 
-    def document(self) -> dict[str, Any]:
-        """Everything as plain values."""
+    def word_values(self, label: LabelExplanation) -> list[tuple[int, int, float]]:
+        """Return start, end and value of each word for a label."""
+        return [(word.start, word.end, value) for word, value in zip(self.words, label.values, strict=True)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values."""
         return {
             "text": self.given,
             "model": self.model,
@@ -115,20 +121,19 @@ class Explanation:
         }
 
     def text(self, top: int = TOP) -> str:
-        """For a terminal: each label with the words that speak most for and against it."""
-        return "\n".join(line for label in self.labels for line in self._lines(label, top))
-
-    def _lines(self, label: LabelExplanation, top: int) -> list[str]:
-        speaking = zip(("for", "against"), label.strongest(self.words, top), strict=True)
-        lines = [
-            f"{label.score:.3f}  {label.path} ({label.id}){'' if label.predicted else ', not predicted'}",
-            f"  {label.check}",
-            *(f"  {side:8} {',  '.join(map(str, terms)) or 'nothing'}" for side, terms in speaking),
-        ]
-        if label.branches:
-            lines.insert(2, f"  branches {'  '.join(f'{name} {v:+.2f}' for name, v in label.branches.items())}")
-        return lines
+        """Return text for a terminal: each label with the words that raise or lower its logit most."""
+        lines = []
+        for label in self.labels:
+            lines.append(f"{label.score:.3f}  {label.path} ({label.id}){'' if label.predicted else ', not predicted'}")
+            lines.append(f"  {label.check}")
+            if label.branches:
+                lines.append(f"  branches {'  '.join(f'{name} {v:+.2f}' for name, v in label.branches.items())}")
+            for side, terms in zip(("for", "against"), label.strongest(self.words, top), strict=True):
+                lines.append(f"  {side:8} {',  '.join(map(str, terms)) or 'nothing'}")
+        return "\n".join(lines)
 
     def html(self) -> str:
-        """A page that needs no network: the text with its words in colour, for each label."""
-        return make_page(self)
+        """Return a page without network access: the text with its words in colour, for each label."""
+        replaced = f"the text with {self.baseline} in place of every token"
+        baseline = BASELINE_NAMES.get(self.baseline, replaced)
+        return render("explanation.html", explanation=self, method=METHOD_NAMES[self.method], baseline=baseline)

@@ -1,4 +1,4 @@
-"""Models for other runtimes: an ONNX graph with all that predicting needs, and the predictor that reads it."""
+"""Export to ONNX, and prediction with ONNX Runtime."""
 
 from hill.export.runtime import OnnxClassifier
 

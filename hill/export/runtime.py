@@ -1,10 +1,12 @@
-"""OnnxClassifier: an exported model, run by ONNX Runtime; it needs no torch."""
+"""Exported models: their folder, and prediction with ONNX Runtime."""
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,37 +15,90 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
+from hill.data.documents import check_texts
 from hill.data.tokens import Tokens
 from hill.data.windows import WindowConfig, score_windows
 from hill.decode import DecodeConfig
-from hill.errors import CheckpointError, HillError
-from hill.export.folder import GRAPH, read_export
-from hill.extras import need
-from hill.guard import unusable
-from hill.predictor import Predictor, Scored, check_texts
+from hill.errors import CheckpointError, ConfigError, HillError, need
+from hill.io import CHECKSUMS, check_folder, check_model, finish_save, read_object, save_folder, unusable, write_json
+from hill.predictor import Predictor, ScoredBatch
 from hill.settings import make
+from hill.sparse import Matrix, max_entries, top_k
 from hill.taxonomy import read_taxonomy
-from hill.taxonomy.cells import Table, keep_best, most_kept
 from hill.types import IntArray
 
+# The folder
+
+ONNX_FORMAT = "hill-onnx"
+ONNX_VERSION = 1
+GRAPH = "model.onnx"
+CONFIG = "config.json"
+
+
+def is_export(folder: Path) -> bool:
+    """Whether a folder contains an exported model; raises an error for an unsafe folder."""
+    check_model(folder)
+    try:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and config.get("format") == ONNX_FORMAT
+
+
+def check_place(folder: Path) -> None:
+    """Raise if the folder exists and contains anything but an earlier export."""
+    if folder.is_dir() and (is_export(folder) or not any(folder.iterdir())):
+        return
+    if folder.exists():
+        raise ConfigError(f"'{folder}' exists and is not an exported model; choose another folder for the export")
+
+
+def write_export(folder: Path, graph: Path, documents: Mapping[str, Any]) -> None:
+    """Write a graph and JSON documents to a folder, completely or not at all; replaces an earlier export."""
+    with save_folder(folder) as draft:
+        shutil.copyfile(graph, draft / GRAPH)
+        for name, document in documents.items():
+            write_json(draft / name, document)
+
+
+def read_export(folder: Path) -> dict[str, Any]:
+    """Verify the checksums of an exported model, and return its JSON documents by file name."""
+    finish_save(folder)
+    if not is_export(folder):
+        raise CheckpointError(f"'{folder}' is no exported model; create one with: hill export MODEL --onnx {folder}")
+    version = read_object(folder / CONFIG).get("version")
+    if version != ONNX_VERSION:
+        raise CheckpointError(
+            f"'{folder}' has version {version!r}; expected {ONNX_FORMAT!r}, version {ONNX_VERSION}; export it again"
+        )
+    check_folder(folder)
+    return {name: read_object(folder / name) for name in read_object(folder / CHECKSUMS) if name.endswith(".json")}
+
+
+# Prediction
+
 BATCH_TOKENS = 512
-"""Tokens of a batch, padding included: enough to keep the processor busy, few enough to stay in its cache."""
+"""Tokens per batch with padding: enough to use the processor well, few enough for its cache."""
+
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-AHEAD = 4
-"""Batches of each thread that are computed before their scores are asked for."""
+
+PREFETCH = 4
+"""Batches per thread that are computed in advance."""
+
 SLOW_FUSIONS = ("SkipLayerNormFusion",)
-"""Fusions of ONNX Runtime that slow a graph down on a CPU: the fused kernel took 6 times as long as its two parts."""
+"""Disabled fusions of ONNX Runtime: on a CPU the fused kernel takes 6 times as long as its two parts."""
 
 
 class OnnxClassifier(Predictor):
-    """Predicts like the classifier that was exported to this folder.
+    """Predicts like the classifier that was exported to a folder.
 
     Args:
-        folder: what `export_onnx` wrote.
-        threads: how many batches are computed at a time, each by one thread; as many as there are cores where it is not
-            given. Scores do not depend on it.
-        batch_tokens: most tokens of a batch, but each has a text. In 8-bit integers a text's scores depend a little on
-            the texts beside it, since they share scales; with 1 every text is alone.
+        folder: the folder that `export_onnx` wrote.
+        threads: number of batches that are computed in parallel, with one thread each; by default the number of cores.
+            Scores do not depend on it.
+        batch_tokens: maximum number of tokens per batch; a batch has at least one text. With int8, the scores of a text
+            depend slightly on the other texts of its batch, since they share scales; 1 puts every text into its own
+            batch.
     """
 
     def __init__(self, folder: Path, threads: int | None = None, batch_tokens: int = BATCH_TOKENS) -> None:
@@ -65,39 +120,40 @@ class OnnxClassifier(Predictor):
     def load(
         cls, folder: str | os.PathLike[str], threads: int | None = None, batch_tokens: int = BATCH_TOKENS
     ) -> OnnxClassifier:
-        """The exported model of a folder; a missing, damaged or foreign file is a `CheckpointError` that names it."""
+        """Load an exported model; raises a `CheckpointError` that names a missing, damaged or foreign file."""
         try:
             return cls(Path(folder), threads, batch_tokens)
         except HillError:
             raise
-        except Exception as error:  # of whichever kind: the files may be anyone's, and hold anything
+        except Exception as error:  # the files may come from anyone and contain anything
             raise unusable(folder, error) from error
 
-    def scores(self, texts: Sequence[str]) -> Iterator[Scored]:
-        """The model's own scores between 0 and 1 of every text, a batch at a time, the longest texts first."""
-        texts = list(check_texts(texts))
-        return score_windows(texts, self._tokenizer, self.max_length, self.windows, self._score)
+    def scores(self, texts: Sequence[str]) -> Iterator[ScoredBatch]:
+        """Yield the raw scores between 0 and 1 in batches, longest texts first."""
+        return score_windows(check_texts(texts), self._tokenizer, self.max_length, self.windows, self._score)
 
-    def _score(self, tokens: Tokens) -> Iterator[Scored]:
-        waiting: deque[tuple[IntArray, Future[Table]]] = deque()
+    def _score(self, tokens: Tokens) -> Iterator[ScoredBatch]:
+        waiting: deque[tuple[IntArray, Future[Matrix]]] = deque()
         with ThreadPoolExecutor(self._threads) as pool:
             for documents in batch_documents(tokens.lengths, self._batch_tokens):
                 waiting.append((documents, pool.submit(self._run, tokens, documents)))
-                if len(waiting) > AHEAD * self._threads:
+                if len(waiting) > PREFETCH * self._threads:
                     done, found = waiting.popleft()
                     yield done, found.result()
             for done, found in waiting:
                 yield done, found.result()
 
-    def _run(self, tokens: Tokens, documents: IntArray) -> Table:
-        ids, mask = pad(tokens, documents, self._pad)
+    def _run(self, tokens: Tokens, documents: IntArray) -> Matrix:
+        ids, mask = tokens.pad(documents, self._pad)
         scores: npt.NDArray[np.float32] = self._session.run(None, {"ids": ids, "mask": mask})[0]
-        most = most_kept(self.decode_config.keep, len(self.taxonomy))
-        return keep_best(scores, most) if most else scores
+        if not np.isfinite(scores.sum()):
+            raise CheckpointError("the exported model gives scores that are not numbers; export it again")
+        k = max_entries(self.decode_config.keep, len(self.taxonomy))
+        return top_k(scores, k) if k else scores
 
 
 def start_session(graph: Path) -> Any:
-    """The graph, ready to run in the thread that calls it."""
+    """Open a session that runs the graph in the calling thread."""
     runtime = need("onnxruntime", "onnx", "an exported model")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = 1
@@ -106,25 +162,15 @@ def start_session(graph: Path) -> Any:
         return runtime.InferenceSession(
             str(graph), options, providers=["CPUExecutionProvider"], disabled_optimizers=list(SLOW_FUSIONS)
         )
-    except Exception as error:  # its errors have no base class of their own
-        raise CheckpointError(f"'{graph}' cannot be run: {str(error).splitlines()[0]}") from None
+    except Exception as error:  # ONNX Runtime has no common base class of its errors
+        raise CheckpointError(f"'{graph}' cannot be run by ONNX Runtime: {str(error).splitlines()[0]}") from None
 
 
 def batch_documents(lengths: IntArray, budget: int) -> Iterator[IntArray]:
-    """The documents of each batch, longest first: as many as fit the budget when padded, but at least one."""
+    """Yield the documents of each batch, longest first: as many as fit the budget with padding, at least one."""
     order = np.argsort(-lengths, kind="stable")
     start = 0
     while start < len(order):
         size = max(1, budget // int(lengths[order[start]]))
         yield order[start : start + size]
         start += size
-
-
-def pad(tokens: Tokens, documents: IntArray, filler: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Token ids and mask (B, T) of these documents, as wide as the longest of them."""
-    lengths = tokens.lengths[documents][:, None]
-    places = np.arange(int(lengths.max()))
-    mask = places < lengths
-    ids = np.full(mask.shape, filler, dtype=np.int64)
-    ids[mask] = tokens.ids[(tokens.starts[documents][:, None] + places)[mask]]
-    return ids, mask.astype(np.int64)

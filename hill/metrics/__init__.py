@@ -1,9 +1,8 @@
-"""How good predictions are: flat, hierarchical, ranking and calibration measures, in one call or batch by batch."""
+"""Metrics: flat, hierarchical, ranking and calibration, computed in one call or batch by batch."""
 
 from hill.metrics.calibration import calibration_scores
-from hill.metrics.curve import curve_scores
 from hill.metrics.flat import flat_scores
-from hill.metrics.hierarchical import hierarchical_scores
+from hill.metrics.hierarchical import curve_scores, hierarchical_scores
 from hill.metrics.ranking import ranking_scores
 from hill.metrics.scorer import Scorer, score
 

@@ -6,16 +6,14 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 
-from hill.metrics.blocks import accumulate, as_float, check_labels, check_positive, check_scores
-from hill.metrics.counts import mean, share
-from hill.metrics.grid import steps_below
-from hill.metrics.sparse import gold_scores
+from hill.metrics.flat import accumulate, as_float, check_labels, check_positive, check_scores, mean, share, steps_below
+from hill.sparse import Matrix
 from hill.taxonomy import Taxonomy
-from hill.taxonomy.cells import Table
+from hill.taxonomy.propagate import scores_at_labels
 from hill.types import FloatArray, IntArray
 
 
-class Calibration:
+class CalibrationMetrics:
     """Sums of scores and gold labels per level and bin; bins are of equal width, open below and closed above."""
 
     def __init__(self, taxonomy: Taxonomy, bins: int = 15) -> None:
@@ -26,7 +24,7 @@ class Calibration:
         self._squared = np.zeros(len(taxonomy))
         self._documents = 0
 
-    def update(self, labels: Any, scores: Table, /) -> None:
+    def update(self, labels: Any, scores: Matrix, /) -> None:
         """Count these documents, (B, L) each."""
         self._documents += labels.shape[0]
         if isinstance(scores, csr_array):
@@ -39,7 +37,7 @@ class Calibration:
         self._squared += np.square(values - labels).sum(axis=0)
 
     def _update_sparse(self, labels: csr_array[Any], scores: csr_array[Any]) -> None:
-        rows, gold = gold_scores(labels, scores)
+        rows, gold = scores_at_labels(labels, scores)
         cells = [
             self._cells(as_float(values), self._level[of])
             for values, of in ((scores.data, scores.indices), (gold, rows))
@@ -89,4 +87,4 @@ def calibration_scores(
     {'ece': 0.25, 'brier': 0.3125}
     """
     gold = check_labels(labels, "labels", len(taxonomy))
-    return accumulate(Calibration(taxonomy, bins), gold, check_scores(scores, gold))
+    return accumulate(CalibrationMetrics(taxonomy, bins), gold, check_scores(scores, gold))

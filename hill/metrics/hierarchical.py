@@ -1,4 +1,4 @@
-"""Measures that know the taxonomy: what is right about a wrong label, and whether predictions respect the taxonomy."""
+"""The hierarchical F1 at every threshold, so that models compare whatever threshold suits each."""
 
 from typing import Any
 
@@ -6,14 +6,25 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 
-from hill.metrics.blocks import accumulate, check_labels
-from hill.metrics.counts import Counts, grades, mean, named, share
-from hill.metrics.sparse import AnyEdges
+from hill.metrics.flat import (
+    Counts,
+    accumulate,
+    as_float,
+    check_labels,
+    check_scores,
+    grades,
+    mean,
+    named,
+    share,
+    steps_below,
+)
+from hill.sparse import Matrix
 from hill.taxonomy import Taxonomy
-from hill.taxonomy.cells import Table
+from hill.taxonomy.propagate import AnyEdges, scores_at_labels
+from hill.types import FloatArray
 
 
-class Hierarchical:
+class HierarchicalMetrics:
     """Counts on closed sets, consistent hits, whole paths and lowest common ancestors."""
 
     def __init__(self, taxonomy: Taxonomy) -> None:
@@ -26,7 +37,7 @@ class Hierarchical:
         self._documents = 0
         self._violating = 0
 
-    def update(self, labels: Table, predicted: Table, /) -> None:
+    def update(self, labels: Matrix, predicted: Matrix, /) -> None:
         """Count these documents, (B, L) each."""
         edges = self._edges.of(labels)
         gold, chosen = edges.enter(labels), edges.enter(predicted)
@@ -98,4 +109,52 @@ def hierarchical_scores(labels: npt.ArrayLike, predicted: npt.ArrayLike, taxonom
     0.5
     """
     gold = check_labels(labels, "labels", len(taxonomy))
-    return accumulate(Hierarchical(taxonomy), gold, check_labels(predicted, "predicted", gold))
+    return accumulate(HierarchicalMetrics(taxonomy), gold, check_labels(predicted, "predicted", gold))
+
+
+STEPS = 100
+
+
+class ThresholdCurve:
+    """Counts on closed sets at the thresholds 0, 0.01, ..., 1.
+
+    A label is in the closure of the labels that score above t if the highest score among it and its descendants is
+    above t: one histogram of these highest scores serves all thresholds.
+    """
+
+    def __init__(self, taxonomy: Taxonomy) -> None:
+        self._edges = AnyEdges(taxonomy)
+        self._predicted, self._hits = np.zeros((2, STEPS + 1), dtype=np.int64)
+
+    def update(self, labels: Matrix, scores: Matrix, /) -> None:
+        """Count these documents, (B, L) each."""
+        edges = self._edges.of(scores)
+        gold, highest = edges.close(edges.enter(labels)), edges.close(edges.enter(as_float(scores)))
+        if isinstance(highest, csr_array):
+            steps, hits = (steps_below(values, STEPS) for values in (highest.data, scores_at_labels(gold, highest)[1]))
+        else:
+            steps = steps_below(highest, STEPS)
+            hits = steps[gold]
+        self._predicted += np.bincount(steps.ravel(), minlength=STEPS + 1)
+        self._hits += np.bincount(hits, minlength=STEPS + 1)
+
+    def f1(self) -> FloatArray:
+        """The hierarchical F1 at each threshold."""
+        hits, predicted = (counts.sum() - np.cumsum(counts) for counts in (self._hits, self._predicted))
+        f1: FloatArray = grades(hits, predicted, np.full(STEPS + 1, self._hits.sum()))[2]
+        return f1
+
+    def result(self) -> dict[str, float]:
+        """The area under the curve by trapezoids; nothing scores above 1, so that it is 0.995 at most."""
+        return {"hierarchical_f1_auc": float(np.trapezoid(self.f1(), dx=1 / STEPS))}
+
+
+def curve_scores(labels: npt.ArrayLike, scores: npt.ArrayLike, taxonomy: Taxonomy) -> dict[str, float]:
+    """The area under the hierarchical F1 over thresholds.
+
+    >>> from hill.taxonomy import Label
+    >>> curve_scores([[1]], [[0.5]], Taxonomy([Label("a", "A")]))
+    {'hierarchical_f1_auc': 0.495}
+    """
+    gold = check_labels(labels, "labels", len(taxonomy))
+    return accumulate(ThresholdCurve(taxonomy), gold, check_scores(scores, gold))

@@ -7,28 +7,39 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 
-from hill.metrics.blocks import BLOCK_CELLS, accumulate, as_float, check_labels, check_positive, check_scores
-from hill.metrics.counts import ratio, share
-from hill.taxonomy.cells import Table, documents_of, only, places_of
+from hill.errors import ConfigError
+from hill.metrics.flat import (
+    BLOCK_CELLS,
+    accumulate,
+    as_float,
+    check_labels,
+    check_positive,
+    check_scores,
+    ratio,
+    share,
+)
+from hill.sparse import Matrix, flat_indices, row_indices, select_entries
 from hill.types import FloatArray, IntArray
 
 MANY = 50
 """Gold labels a document from which sorting is faster."""
 
 
-class Ranking:
+class RankingMetrics:
     """Sums of each document's measures. Labels of the same score are ranked in the taxonomy's order.
 
     Where gold labels are few, only their ranks are computed, which is faster than sorting all of a document's labels.
     """
 
     def __init__(self, k: Iterable[int] = (1, 3, 5)) -> None:
+        if not isinstance(k, Iterable):
+            raise ConfigError(f"k is {k!r}; expected a list of whole numbers, such as (1, 3, 5)")
         self._precision = {check_positive(cut, "k"): 0.0 for cut in k}
         self._ndcg = dict(self._precision)
         self._r_precision = 0.0
         self._documents = 0
 
-    def update(self, labels: Table, scores: Table, /) -> None:
+    def update(self, labels: Matrix, scores: Matrix, /) -> None:
         """Count these documents, (B, L) each."""
         size = labels.shape[0]
         documents, ranks = _gold_ranks(labels, as_float(scores))
@@ -50,10 +61,10 @@ class Ranking:
         }
 
 
-def _gold_ranks(labels: Any, scores: Table) -> tuple[IntArray, IntArray]:
+def _gold_ranks(labels: Any, scores: Matrix) -> tuple[IntArray, IntArray]:
     """The document of each gold label, and how many labels of that document stand before it."""
     if isinstance(scores, csr_array):
-        return documents_of(labels), _sparse_ranks(scores, labels)
+        return row_indices(labels), _sparse_ranks(scores, labels)
     documents, places = np.divmod(np.flatnonzero(labels), max(labels.shape[1], 1))
     rank = _ranks_by_sorting if len(documents) > MANY * len(labels) else _ranks
     return documents, rank(scores, documents, places)
@@ -61,11 +72,11 @@ def _gold_ranks(labels: Any, scores: Table) -> tuple[IntArray, IntArray]:
 
 def _sparse_ranks(scores: csr_array[Any], labels: csr_array[Any]) -> IntArray:
     """The same for a table of some scores: those that are missing come behind it, in the taxonomy's order."""
-    scores = only(scores, scores.data > 0)
-    order = np.lexsort((-scores.data, documents_of(scores)))  # stable, so that equal scores keep the taxonomy's order
+    scores = select_entries(scores, scores.data > 0)
+    order = np.lexsort((-scores.data, row_indices(scores)))  # stable, so that equal scores keep the taxonomy's order
     ranks = np.empty(scores.nnz + 1, dtype=np.int64)
-    ranks[order] = np.arange(scores.nnz) - scores.indptr[documents_of(scores)]
-    known, wanted, documents = places_of(scores), places_of(labels), documents_of(labels)
+    ranks[order] = np.arange(scores.nnz) - scores.indptr[row_indices(scores)]
+    known, wanted, documents = flat_indices(scores), flat_indices(labels), row_indices(labels)
     at = np.searchsorted(known, wanted)
     behind = scores.indptr[documents + 1] + labels.indices - at  # those with a score, and missing ones before it
     return np.where(np.append(known, -1)[at] == wanted, ranks[at], behind)
@@ -105,4 +116,4 @@ def ranking_scores(labels: npt.ArrayLike, scores: npt.ArrayLike, k: Iterable[int
     {'precision_at_1': 1.0, 'r_precision': 0.5, 'ndcg_at_1': 1.0}
     """
     gold = check_labels(labels, "labels")
-    return accumulate(Ranking(k), gold, check_scores(scores, gold))
+    return accumulate(RankingMetrics(k), gold, check_scores(scores, gold))

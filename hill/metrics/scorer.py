@@ -8,14 +8,12 @@ import numpy.typing as npt
 from scipy.sparse import csr_array
 
 from hill.errors import DataError
-from hill.metrics.blocks import alike, blocks_of, check_labels, check_scores
-from hill.metrics.calibration import Calibration
-from hill.metrics.counts import NAMES, named
-from hill.metrics.curve import Curve
-from hill.metrics.flat import Flat
-from hill.metrics.hierarchical import Hierarchical
-from hill.metrics.ranking import Ranking
+from hill.metrics.calibration import CalibrationMetrics
+from hill.metrics.flat import NAMES, FlatMetrics, alike, blocks_of, check_labels, check_scores, named
+from hill.metrics.hierarchical import HierarchicalMetrics, ThresholdCurve
+from hill.metrics.ranking import RankingMetrics
 from hill.taxonomy import Taxonomy
+from hill.taxonomy.taxonomy import check_taxonomy
 from hill.types import FloatArray, IntArray
 
 Given = npt.ArrayLike | csr_array[Any]
@@ -40,13 +38,13 @@ class Scorer:
         k: Iterable[int] = (1, 3, 5),
         bins: int = 15,
     ) -> None:
-        self._taxonomy = taxonomy
+        self._taxonomy = check_taxonomy(taxonomy)
         self._thirds = None if train_counts is None else _thirds(train_counts, len(taxonomy))
-        self._flat = Flat(len(taxonomy))
-        self._hierarchical = Hierarchical(taxonomy)
-        self._ranking = Ranking(k)
-        self._calibration = Calibration(taxonomy, bins)
-        self._curve = Curve(taxonomy)
+        self._flat = FlatMetrics(len(taxonomy))
+        self._hierarchical = HierarchicalMetrics(taxonomy)
+        self._ranking = RankingMetrics(k)
+        self._calibration = CalibrationMetrics(taxonomy, bins)
+        self._curve = ThresholdCurve(taxonomy)
         self._scored: bool | None = None
 
     def update(self, labels: Given, predicted: Given, scores: Given | None = None) -> None:
@@ -112,8 +110,11 @@ class Scorer:
 def _thirds(train_counts: npt.ArrayLike, labels: int) -> list[IntArray]:
     """Rows of the labels that training saw most, in between, and least; equal counts in the taxonomy's order."""
     counts = np.asarray(train_counts)
-    if counts.shape != (labels,):
-        raise DataError(f"train counts have shape {counts.shape}; expected one for each of the {labels} labels")
+    if counts.shape != (labels,) or counts.dtype.kind not in "biuf" or not np.isfinite(counts).all():
+        raise DataError(
+            f"train counts have the shape {counts.shape} and the dtype {counts.dtype}; expected one number for each of "
+            f"the {labels} labels"
+        )
     return np.array_split(np.argsort(-counts.astype(np.int64), kind="stable"), 3)
 
 

@@ -1,7 +1,7 @@
-"""Models by name. A model is one file here and one line in `MODELS`."""
+"""Models by name. A model is one file here and one entry in `MODELS`."""
 
 from hill.models.base import HTCModel, ModelConfig, VectorModel
-from hill.models.flat import Flat
+from hill.models.flat import Flat, TextRCNN
 from hill.models.hgclr import HGCLR
 from hill.models.hiagm import HiAGM
 from hill.models.hill import HILL
@@ -9,7 +9,6 @@ from hill.models.himatch import HiMatch
 from hill.models.hitin import HiTIN
 from hill.models.htcinfomax import HTCInfoMax
 from hill.models.linear import Linear
-from hill.models.textrcnn import TextRCNN
 
 MODELS: dict[str, type[HTCModel]] = {
     "flat": Flat,

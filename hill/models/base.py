@@ -1,12 +1,15 @@
-"""What every model is: a text encoder, a structure and a head, built from taxonomy, encoder and config."""
+"""The text encoder and tokenizer of a model: started for a training, or empty for weights that were saved."""
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from scipy.sparse import csr_array
@@ -15,18 +18,37 @@ from torch import Tensor, nn
 
 from hill.data import Documents
 from hill.data.tokens import Tokens
+from hill.encoders import RCNN, TextEncoder, Transformer
+from hill.encoders.rcnn import learn_words, read_vectors, set_vectors
+from hill.encoders.tfidf import Bag
+from hill.encoders.transformer import empty_encoder, load_pretrained
 from hill.errors import ConfigError
-from hill.nn import TextEncoder, level_softmax, level_softmax_loss
-from hill.nn.across import whole
-from hill.nn.lists import is_listed, to_targets
-from hill.nn.siblings import Siblings
-from hill.settings import at_least, one_of
+from hill.models.layers import (
+    ConditionalSoftmax,
+    all_gather,
+    is_label_list,
+    level_softmax,
+    level_softmax_loss,
+    to_indicator,
+)
+from hill.settings import check_at_least, check_one_of, within
 from hill.taxonomy import Taxonomy
-from hill.types import Batch, Output, Packed
+from hill.types import Batch, IntArray, Output, Packed
 
 LOSSES = ("bce", "softmax", "conditional-softmax")
+
+
 POOLINGS = ("auto", "cls", "mean")
+
+
 COUNTS_FILE = "label_counts.json"
+
+
+WIDEST = 1_000_000
+"""Largest width of a layer."""
+
+
+MOST_LAYERS = 100
 
 
 @dataclass(frozen=True)
@@ -50,16 +72,29 @@ class ModelConfig:
     """conditional-softmax: strength τ of the logit adjustment, which favours rare labels; 1 as in its paper."""
 
     def __post_init__(self) -> None:
-        one_of(self.text, self.TEXTS, "model.text")
-        one_of(self.pooling, POOLINGS, "model.pooling")
-        one_of(self.loss, LOSSES, "model.loss")
-        at_least(self.dropout, 0, "model.dropout")
-        at_least(self.adjust, 0, "model.adjust")
+        check_one_of(self.text, self.TEXTS, "model.text")
+        check_one_of(self.pooling, POOLINGS, "model.pooling")
+        check_one_of(self.loss, LOSSES, "model.loss")
+        within(self.dropout, 0, 1, "model.dropout")
+        check_at_least(self.adjust, 0, "model.adjust")
         if self.adjust and self.loss != "conditional-softmax":
             raise ConfigError(
                 f"model.adjust is {self.adjust:g}, but model.loss is '{self.loss}', which has no adjustment; "
                 "set model.loss=conditional-softmax, or model.adjust=0"
             )
+
+
+class NgramContributions(NamedTuple):
+    """What the G n-grams of a document with T tokens add to the logits of K labels."""
+
+    keys: Tensor
+    """(G), as in `hill.encoders.tfidf.Bag`."""
+    values: Tensor
+    """(K, G); with the bias they add up to the logits."""
+    token_values: Tensor
+    """The same per token (K, T)."""
+    bias: Tensor
+    """(K), the logits of an empty text."""
 
 
 class HTCModel(nn.Module):
@@ -84,9 +119,11 @@ class HTCModel(nn.Module):
         self._depth = len(taxonomy.levels)
         self.siblings = self._group_siblings(taxonomy) if config.loss == "conditional-softmax" else None
 
-    def _group_siblings(self, taxonomy: Taxonomy) -> Siblings:
+    def _group_siblings(self, taxonomy: Taxonomy) -> ConditionalSoftmax:
         child, parent = (torch.from_numpy(ends.copy()) for ends in taxonomy.edge_array.T)
-        return Siblings(self.levels, child, parent, torch.tensor(self.assets[COUNTS_FILE]), self.config.adjust)
+        return ConditionalSoftmax(
+            self.levels, child, parent, torch.tensor(self.assets[COUNTS_FILE]), self.config.adjust
+        )
 
     @classmethod
     def prepare(cls, documents: Documents, taxonomy: Taxonomy, config: Any, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -95,6 +132,16 @@ class HTCModel(nn.Module):
         They are saved with the model and given to its constructor, now and whenever it is loaded.
         """
         return {COUNTS_FILE: documents.labels.sum(axis=0).tolist()}
+
+    @classmethod
+    def reorder_assets(
+        cls, assets: Mapping[str, Any], old_config: Any, config: Any, source: IntArray
+    ) -> dict[str, Any]:
+        """Assets of a trained model for the same labels in another order, for a warm start; label i was `source[i]`.
+
+        Only assets that `prepare` would build differently because the order of the labels changed.
+        """
+        return {}
 
     def start(self) -> None:
         """What a new model takes from its text encoder, once, before it is trained."""
@@ -135,8 +182,8 @@ class HTCModel(nn.Module):
 
     def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The classification loss of the config, over all documents of a batch that several processes share."""
-        labels = to_targets(labels, logits.shape[1]) if is_listed(labels) else labels
-        logits, labels = whole(logits), whole(labels)
+        labels = to_indicator(labels, logits.shape[1]) if is_label_list(labels) else labels
+        logits, labels = all_gather(logits), all_gather(labels)
         if self.siblings is not None:
             return self.siblings.loss(logits, labels)
         if self.config.loss == "softmax":
@@ -154,6 +201,17 @@ class HTCModel(nn.Module):
         scores = self.scores(self(batch).logits)
         found = scores.topk(min(count, scores.shape[1]), dim=1)
         return found.values, found.indices
+
+    def branch_logits(self, batch: Batch, labels: Tensor) -> dict[str, Tensor] | None:
+        """Split the logits of a batch of one document into additive parts by name, for these labels: (K) each.
+
+        None if the model has no such parts.
+        """
+        return None
+
+    def ngram_contributions(self, batch: Batch, labels: Tensor) -> NgramContributions | None:
+        """Return what the n-grams of a batch of one document add to these labels; None if the model uses none."""
+        return None
 
     def fit(self, tokens: Tokens, labels: csr_array[Any], seed: int) -> Iterator[tuple[int, int]]:
         """For a closed model: fit the weights, yielding how much is done of how much."""
@@ -185,3 +243,176 @@ class VectorModel(HTCModel):
 def total(logits: Tensor, parts: dict[str, Tensor]) -> Output:
     """Logits with the sum of these losses."""
     return Output(logits, torch.stack(list(parts.values())).sum(), parts)
+
+
+@dataclass(frozen=True)
+class TextConfig(ModelConfig):
+    """Settings of the models that exist with a TextRCNN and with a transformer."""
+
+    TEXTS: ClassVar[tuple[str, ...]] = ("transformer", "rcnn")
+
+    text: str = "transformer"
+    """Kind of text encoder: transformer, or rcnn with words learned from the training documents."""
+    vectors: str = ""
+    """rcnn: a file of word vectors, a word and its numbers a line (GloVe, word2vec); else they start at random."""
+    vocabulary: int = 50_000
+    """rcnn: most words."""
+    word_count: int = 2
+    """rcnn: how often a word must occur in the training documents to be known."""
+    word_width: int = 300
+    """rcnn: width of a word's vector."""
+    word_dropout: float = 0.5
+    """rcnn: dropout on word vectors."""
+    gru_width: int = 64
+    """rcnn: width of the GRU, each direction."""
+    gru_layers: int = 1
+    """rcnn: layers of the GRU."""
+    filters: int = 100
+    """rcnn: filters of each of the kernels 2, 3 and 4."""
+    top: int = 1
+    """rcnn: how many of the largest values over time a filter gives."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("word_width", "gru_width", "filters", "top"):
+            within(getattr(self, name), 1, WIDEST, f"model.{name}")
+        within(self.gru_layers, 1, MOST_LAYERS, "model.gru_layers")
+        check_at_least(self.word_count, 1, "model.word_count")
+        check_at_least(self.vocabulary, 3, "model.vocabulary")
+        within(self.word_dropout, 0, 1, "model.word_dropout")
+
+
+@dataclass(frozen=True)
+class FamilyConfig(TextConfig):
+    """Settings that HiAGM and the models after it have too."""
+
+    recursive: float = 1e-6
+    """Weight of the recursive regularisation, which draws a label's row of the head to that of its parent."""
+    logit_dropout: float = 0.0
+    """Dropout on the logits; the released code of HiAGM has 0.5."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least(self.recursive, 0, "model.recursive")
+        within(self.logit_dropout, 0, 1, "model.logit_dropout")
+
+
+GCN_AXES = {
+    "up": "E",
+    "down": "E",
+    **{f"{bias}.{direction}": "L-" for bias in ("gate_bias", "bias") for direction in (0, 1)},
+}
+
+
+LSTM_AXES = {"up.weight": "E", "down.weight": "E"}
+
+
+class FamilyHead(nn.Linear):
+    """A linear head with HiAGM's habits: dropout on logits, and a regularisation along the taxonomy's edges."""
+
+    child: Tensor
+    parent: Tensor
+
+    def __init__(self, width: int, taxonomy: Taxonomy, config: FamilyConfig) -> None:
+        super().__init__(width, len(taxonomy))
+        self.dropout = nn.Dropout(config.logit_dropout)
+        self.recursive = config.recursive
+        child, parent = (torch.from_numpy(ends.copy()) for ends in taxonomy.edge_array.T)
+        self.register_buffer("child", child, persistent=False)
+        self.register_buffer("parent", parent, persistent=False)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Features (B, D) to logits (B, L)."""
+        logits: Tensor = self.dropout(super().forward(features))
+        return logits
+
+    def regularisation(self) -> dict[str, Tensor]:
+        """Σ over edges ½‖w_parent - w_child‖², weighted, as a part of the loss; none where the weight is 0."""
+        if not self.recursive:
+            return {}
+        apart = self.weight[self.parent] - self.weight[self.child]
+        return {"recursive": self.recursive * apart.square().sum() / 2}
+
+
+def child_priors(taxonomy: Taxonomy, counts: Sequence[int]) -> Tensor:
+    """P(child | parent) of each edge of `taxonomy.edge_array`, from the documents of each label: (edges).
+
+    A document of a child is one of its parent too, so that N(parent, child) = N(child). As in the released code of
+    HiAGM, it is divided by the sum over the parent's children, not by N(parent). Equal where no child has a document.
+    """
+    child, parent = taxonomy.edge_array.T
+    number = np.asarray(counts, dtype=np.float64)[child]
+    among, siblings = (np.bincount(parent, of, minlength=len(taxonomy))[parent] for of in (number, None))
+    priors = np.where(among > 0, number / np.maximum(among, 1), 1 / siblings)
+    return torch.from_numpy(priors).float()
+
+
+def reorder_leaves(tree: Mapping[str, Any], source: IntArray) -> dict[str, Any]:
+    """A saved coding tree whose leaf i was leaf `source[i]`."""
+    leaves, *above = tree["parents"]
+    return {"parents": [np.asarray(leaves)[source].tolist(), *above]}
+
+
+def start_text(config: ModelConfig, texts: Sequence[str]) -> tuple[TextEncoder, Tokenizer]:
+    """A transformer with the weights it was trained with, or an encoder whose words come from these texts."""
+    if config.text == "rcnn":
+        return _start_rcnn(config, texts)
+    if config.text == "words":
+        return _start_words(config, texts)
+    pretrained = load_pretrained(config.encoder)
+    pooling = pretrained.pooling if config.pooling == "auto" else config.pooling
+    return Transformer(pretrained.encoder, pooling, config.dropout), pretrained.tokenizer
+
+
+def empty_text(config: ModelConfig, folder: Path, tokenizer: Tokenizer, pooling: str) -> TextEncoder:
+    """The encoder of a saved model, before its weights are set."""
+    if config.text == "rcnn":
+        return _rcnn(config, tokenizer)
+    if config.text == "words":
+        return _bag(config, tokenizer)
+    return Transformer(empty_encoder(folder / "encoder"), pooling, config.dropout)
+
+
+def copy_text(old: TextEncoder, config: ModelConfig, tokenizer: Tokenizer) -> TextEncoder:
+    """An encoder with the weights of another, which has this tokenizer, and with the dropouts of this config."""
+    if isinstance(old, Transformer):
+        pooling = old.pooling if config.pooling == "auto" else config.pooling
+        return Transformer(copy.deepcopy(old.encoder), pooling, config.dropout)
+    text = _rcnn(config, tokenizer)
+    try:
+        text.load_state_dict(old.state_dict())
+    except RuntimeError as error:
+        detail = " ".join(str(error).split())[:200]
+        raise ConfigError(f"the text encoder is another than that of the old model: {detail}") from None
+    return text
+
+
+def _start_rcnn(config: Any, texts: Sequence[str]) -> tuple[TextEncoder, Tokenizer]:
+    vectors = read_vectors(Path(config.vectors)) if config.vectors else {}
+    tokenizer = learn_words(texts, config.vocabulary, config.word_count, list(vectors))
+    text = _rcnn(config, tokenizer)
+    if vectors:
+        set_vectors(text.words.weight, tokenizer, vectors)
+    return text, tokenizer
+
+
+def _start_words(config: Any, texts: Sequence[str]) -> tuple[TextEncoder, Tokenizer]:
+    tokenizer = learn_words(texts, config.vocabulary, least=1)
+    return _bag(config, tokenizer), tokenizer
+
+
+def _bag(config: Any, tokenizer: Tokenizer) -> Bag:
+    return Bag(tokenizer.get_vocab_size(), pairs=config.ngrams > 1)
+
+
+def _rcnn(config: Any, tokenizer: Tokenizer) -> RCNN:
+    return RCNN(
+        tokenizer.get_vocab_size(),
+        config.word_width,
+        config.gru_width,
+        config.gru_layers,
+        config.filters,
+        config.top,
+        config.word_dropout,
+        config.dropout,
+    )

@@ -1,19 +1,16 @@
-"""Flat: the text encoder with a linear head that knows nothing of the taxonomy (the row BERT of the paper's table).
-
-With loss=conditional-softmax and adjust=1 it is the strong modern baseline: Plaud et al., Revisiting Hierarchical Text
-Classification: Inference and Metrics, CoNLL 2024.
-"""
+"""TextRCNN: words, a GRU, convolutions and a linear head that knows nothing of the taxonomy."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from hill.models.base import ModelConfig, total
-from hill.models.wide import WideConfig, WideModel
-from hill.nn import TextEncoder
-from hill.nn.text import initialise
+from hill.encoders import TextEncoder
+from hill.models.base import FamilyConfig, FamilyHead, ModelConfig, VectorModel, total
+from hill.models.large_label import WideConfig, WideModel
+from hill.models.layers import initialise
 from hill.taxonomy import Taxonomy
 from hill.types import Output
 
@@ -40,3 +37,32 @@ class Flat(WideModel):
         """Set the head."""
         self.head.weight.copy_(weight)
         self.head.bias.copy_(bias)
+
+
+@dataclass(frozen=True)
+class TextRCNNConfig(FamilyConfig):
+    """Settings of TextRCNN."""
+
+    TEXTS: ClassVar[tuple[str, ...]] = ("rcnn",)
+
+    text: str = "rcnn"
+    """Kind of text encoder: rcnn."""
+
+
+class TextRCNN(VectorModel):
+    """The text's vector through one linear layer, which HiAGM's code calls the plain classifier."""
+
+    Config: ClassVar[type[ModelConfig]] = TextRCNNConfig
+
+    def __init__(
+        self, text: TextEncoder, taxonomy: Taxonomy, config: TextRCNNConfig, assets: Mapping[str, Any]
+    ) -> None:
+        super().__init__(text, taxonomy, config, assets)
+        self.head = FamilyHead(text.width, taxonomy, config)
+
+    def classify(self, text: Tensor, labels: Tensor | None = None) -> Output:
+        """Vectors (B, D) to logits (B, L)."""
+        logits = self.head(text)
+        if labels is None:
+            return Output(logits)
+        return total(logits, {"labels": self.label_loss(logits, labels)} | self.head.regularisation())

@@ -11,13 +11,21 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from hill.models.base import COUNTS_FILE, ModelConfig, VectorModel, total
-from hill.models.family import GCN_AXES, LSTM_AXES, FamilyConfig, FamilyHead, child_priors
-from hill.nn import RCNN, TextEncoder
-from hill.nn.labelgcn import LabelGCN
-from hill.nn.mutual import attend
-from hill.nn.treelstm import TreeLSTM
-from hill.settings import at_least, one_of
+from hill.encoders import RCNN, TextEncoder
+from hill.models.base import (
+    COUNTS_FILE,
+    GCN_AXES,
+    LSTM_AXES,
+    WIDEST,
+    FamilyConfig,
+    FamilyHead,
+    ModelConfig,
+    VectorModel,
+    child_priors,
+    total,
+)
+from hill.models.layers import LabelGCN, TreeLSTM, attend
+from hill.settings import check_one_of, within
 from hill.taxonomy import Taxonomy
 from hill.types import Batch, Output, Packed
 
@@ -41,10 +49,10 @@ class HiAGMConfig(FamilyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of(self.fusion, FUSIONS, "model.fusion")
-        one_of(self.structure, STRUCTURES, "model.structure")
-        at_least(self.node_width, 2, "model.node_width")
-        at_least(self.readout_dropout, 0, "model.readout_dropout")
+        check_one_of(self.fusion, FUSIONS, "model.fusion")
+        check_one_of(self.structure, STRUCTURES, "model.structure")
+        within(self.node_width, 2, WIDEST, "model.node_width")
+        within(self.readout_dropout, 0, 1, "model.readout_dropout")
 
 
 class HiAGM(VectorModel):

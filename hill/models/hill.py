@@ -4,40 +4,427 @@ Zhu et al., HILL: Hierarchy-aware Information Lossless Contrastive Learning for 
 NAACL 2024. Where the paper and its released code differ, the docstrings say which side is taken.
 """
 
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from hill.data import Documents
 from hill.data.tokens import tokenize
-from hill.errors import ConfigError
-from hill.models.base import HTCModel, ModelConfig, total
-from hill.models.family import TextConfig
-from hill.models.wide import WideConfig, WideModel
-from hill.nn import TextEncoder, TreeEncoder, nt_xent
-from hill.nn.descriptions import Descriptions
-from hill.nn.graph import LAYERS, GraphEncoder
-from hill.nn.leaves import LeafNames
-from hill.nn.partners import NEGATIVES, Partners
-from hill.nn.structure import StructureEncoder
-from hill.nn.text import initialise
-from hill.settings import at_least, one_of
+from hill.encoders import TextEncoder
+from hill.errors import ConfigError, need
+from hill.models.base import MOST_LAYERS, WIDEST, HTCModel, ModelConfig, TextConfig, reorder_leaves, total
+from hill.models.large_label import WideConfig, WideModel
+from hill.models.layers import (
+    Descriptions,
+    LevelNet,
+    all_gather,
+    dissimilarity,
+    drop_parents,
+    initialise,
+    is_label_list,
+    most_specific,
+    nt_xent,
+    own_columns,
+    row_norm,
+    share_none,
+)
+from hill.settings import check_at_least, check_one_of, within
 from hill.taxonomy import Taxonomy
 from hill.tree import CONTROLS, METHODS, CodingTree, build_tree
-from hill.types import Batch, Output, Packed
+from hill.tree._loops import MOST_HEIGHT
+from hill.types import Batch, IntArray, Output, Packed
+
+FEW = 512
+"""Up to so many labels, sums over labels are matrix products on a GPU, which else would sort or add row by row."""
+
+
+class LabelMap(nn.Module):
+    """Features (B, D) to what the level-1 nodes receive (B, D, N), for labels with these level-1 parents.
+
+    With a rank r the second map is the product of |Y| x r and r x |Y| weights, so that many labels fit.
+    """
+
+    parents: Tensor
+    outer: nn.Parameter | None
+
+    def __init__(self, parents: Tensor, nodes: int, rank: int) -> None:
+        super().__init__()
+        labels = len(parents)
+        self.nodes = nodes
+        self.register_buffer("parents", parents, persistent=False)
+        self.slope = nn.Parameter(torch.empty(labels))
+        self.offset = nn.Parameter(torch.empty(labels))
+        self.bias = nn.Parameter(torch.empty(labels))
+        if rank:
+            self.outer = nn.Parameter(torch.empty(labels, rank))
+            self.weight = nn.Parameter(torch.empty(rank, labels))
+        else:
+            self.outer = None
+            self.weight = nn.Parameter(torch.empty(labels, labels))
+        self.reset()
+
+    @torch.no_grad()
+    def reset(self, deviation: float = 0.02) -> None:
+        """As the released code starts: row sums of N(0, 0.02²) weights, entries of the second map N(0, 0.02²)."""
+        labels = len(self.slope)
+        self.slope.normal_(0.0, deviation * labels**0.5)
+        self.offset.zero_()
+        self.bias.zero_()
+        if self.outer is None:
+            self.weight.normal_(0.0, deviation)
+        else:
+            each = (deviation / self.outer.shape[1] ** 0.5) ** 0.5
+            self.outer.normal_(0.0, each)
+            self.weight.normal_(0.0, each)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """What each level-1 node receives of every feature: (B, D) to (B, D, N)."""
+        folded_bias = self._sum_children(self.bias[:, None])[:, 0]
+        if self.outer is None:
+            return self._hinges(features, self._sum_children(self.weight)) + folded_bias
+        return self._hinges(features, self.weight) @ self._sum_children(self.outer).T + folded_bias
+
+    def _sum_children(self, rows: Tensor) -> Tensor:
+        """P rows: the sum over the labels of each level-1 node."""
+        return rows.new_zeros(self.nodes, rows.shape[1]).index_add(0, self.parents, rows)
+
+    def _hinges(self, features: Tensor, weight: Tensor) -> Tensor:
+        """Σ_k weight[:, k] ReLU(slope_k x + offset_k) for every feature x: (B, D) to (B, D, rows of weight)."""
+        flat = self.slope == 0
+        breaks = torch.where(flat, torch.inf, -self.offset / torch.where(flat, 1.0, self.slope))
+        breaks, order = breaks.detach().sort()
+        falling = (self.slope < 0).to(weight.dtype)
+        start_slope = weight @ (falling * self.slope)
+        start_value = weight @ (falling * self.offset + flat * self.offset.relu())
+        turns = weight.T[order]  # (L, rows)
+        steep = torch.stack([self.slope.abs(), self.slope.sign() * self.offset])[:, order, None]  # (2, L, 1)
+        lines = torch.stack([start_slope, start_value])[:, None] + _running(turns * steep)  # (2, L + 1, rows)
+        place = torch.searchsorted(breaks, features.detach())
+        found: Tensor = _Rows.apply(lines.transpose(0, 1).flatten(1), place)  # type: ignore[no-untyped-call]
+        slopes, values = found.chunk(2, dim=2)
+        return slopes * features.unsqueeze(2) + values
+
+
+def _running(turns: Tensor) -> Tensor:
+    """Sums of the first 0, 1, ..., L rows: (2, L, rows) to (2, L + 1, rows)."""
+    count = turns.shape[1]
+    if multiplies(turns, count):
+        return turns.new_ones(count + 1, count).tril(-1) @ turns
+    return F.pad(turns.cumsum(dim=1), (0, 0, 1, 0))
+
+
+def multiplies(tensor: Tensor, count: int) -> bool:
+    """Whether sums over so many labels are matrix products."""
+    return tensor.is_cuda and count <= FEW
+
+
+class _Rows(torch.autograd.Function):
+    """Rows of a table by number: (R, W) to (..., W)."""
+
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, numbers: Tensor) -> Tensor:
+        ctx.save_for_backward(numbers)
+        ctx.count = len(table)
+        return F.embedding(numbers, table)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (numbers,) = ctx.saved_tensors
+        numbers, grad = numbers.flatten(), grad.flatten(0, -2)
+        if multiplies(grad, ctx.count):
+            belongs = torch.arange(ctx.count, device=grad.device)[:, None] == numbers
+            return belongs.to(grad.dtype) @ grad, None
+        return grad.new_zeros(ctx.count, grad.shape[1]).index_add(0, numbers, grad), None
+
+
+MIDDLE = 0.25
+"""A cosine at which a name says nothing."""
+
+
+class LeafUnits(nn.Module):
+    """ReLU units of each label, read from the document's vector by weights of their own.
+
+    Side by side they are a wide hidden layer, as HiAGM's nodes are; the tree receives their sums.
+    """
+
+    parents: Tensor
+
+    def __init__(self, width: int, count: int, parents: Tensor, nodes: int, hidden: int, dropout: float) -> None:
+        super().__init__()
+        self.count, self.nodes = count, nodes
+        self.register_buffer("parents", parents, persistent=False)
+        self.read = nn.Linear(width, len(parents) * count)
+        self.lift = nn.Linear(count, hidden, bias=False)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, text: Tensor) -> Tensor:
+        """(B, D) to (B, L, U)."""
+        units: Tensor = self.dropout(F.relu(self.read(text)))
+        return units.reshape(text.shape[0], len(self.parents), self.count)
+
+    def lifted(self, units: Tensor) -> Tensor:
+        """What each node receives of the units of its labels: (B, L, U) to (B, N, D)."""
+        sums = units.new_zeros(units.shape[0], self.nodes, self.count).index_add(1, self.parents, units)
+        lifted: Tensor = self.lift(sums)
+        return lifted
+
+
+class LeafNames(nn.Module):
+    """How like a label's name and description a document is: weight times the cosine of their vectors, both learned.
+
+    The vectors start small and anywhere; whoever trains a new model sets them to what the text encoder makes of names.
+    """
+
+    def __init__(self, labels: int, width: int, weight: float) -> None:
+        super().__init__()
+        self.vectors = nn.Parameter(torch.randn(labels, width) * 0.02)
+        self.weight = nn.Parameter(torch.full((labels,), weight))
+
+    def forward(self, text: Tensor) -> Tensor:
+        """What the names add to the logits: (B, D) to (B, L)."""
+        cosines = F.normalize(text, dim=1) @ F.normalize(self.vectors, dim=1).T
+        return self.weight * (cosines - MIDDLE)
+
+
+class StructureEncoder(nn.Module):
+    """h (B, D) to h_T (B, D): projector, layers of nodes, readout of each layer, alignment.
+
+    `parents[i]` is the node that receives label i. What the layers are is left to subclasses, which set `align` too.
+    """
+
+    align: nn.Sequential
+    units: LeafUnits | None
+    """What labels compute of a document by weights of their own; nothing in the paper."""
+
+    def __init__(
+        self, parents: Tensor, nodes: int, width: int, hidden: int, readout: str, dropout: float, label_rank: int
+    ) -> None:
+        super().__init__()
+        self.readout = readout
+        self.features = nn.Sequential(
+            nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.Dropout(dropout)
+        )
+        self.labels = LabelMap(parents, nodes, label_rank)
+        self.dropout = nn.Dropout(dropout)
+        self.units = None
+
+    @abstractmethod
+    def layers(self, received: Tensor) -> Iterator[Tensor]:
+        """The nodes of each layer, from what the projector gives the first: (B, N, D) to (B, N, D) a layer."""
+
+    def forward(self, text: Tensor, units: Tensor | None = None) -> Tensor:
+        """Vectors of documents, and units of the labels if there are any, to vectors that passed through: (B, D)."""
+        with torch.autocast(text.device.type, enabled=False):
+            received = self.labels(self.features(text.float())).transpose(1, 2)  # (B, N, D)
+            if self.units is not None and units is not None:
+                received = received + self.units.lifted(units)
+            received = self.dropout(received)
+        read = [self._read(nodes) for nodes in self.layers(received)]
+        aligned: Tensor = self.align(torch.cat(read, dim=1))
+        return aligned
+
+    def add_units(self, count: int, dropout: float) -> None:
+        """Let each label compute so many numbers of a document's vector, and pass them on upwards."""
+        width = int(self.features[0].in_features)  # type: ignore[arg-type]
+        self.units = LeafUnits(width, count, self.labels.parents, self.labels.nodes, self.hidden, dropout)
+
+    @property
+    def hidden(self) -> int:
+        """Width of the nodes."""
+        return int(self.features[0].out_features)  # type: ignore[arg-type]
+
+    def _read(self, nodes: Tensor) -> Tensor:
+        """η: one vector of a layer's nodes, (B, N, D) to (B, D)."""
+        if self.readout == "sum":
+            return nodes.sum(dim=1)
+        return nodes.mean(dim=1) if self.readout == "mean" else nodes.amax(dim=1)
+
+
+class TreeEncoder(StructureEncoder):
+    """h (B, D) to h_T (B, D): projector, one feed-forward net a level over child sums, readout, alignment.
+
+    `parents[k][i]` is the parent on level k + 1 of node i on level k. As in the released code: two linear layers a net,
+    BatchNorm after each except at the root, dropout 0.5 and a linear layer after the concatenated readouts. Different:
+    the leaves are never materialised (see `LabelMap`), so that the dropouts of the projector fall on the document's
+    features and on what level 1 receives, not on each copy and each leaf.
+    """
+
+    def __init__(
+        self,
+        parents: Sequence[Tensor],
+        width: int,
+        hidden: int,
+        readout: str = "sum",
+        norm: str = "batch",
+        dropout: float = 0.1,
+        readout_dropout: float = 0.5,
+        label_rank: int = 0,
+    ) -> None:
+        sizes = [*(len(level) for level in parents), 1]
+        super().__init__(parents[0], sizes[1], width, hidden, readout, dropout, label_rank)
+        self.sizes = sizes
+        for level, above in enumerate(parents[1:], start=1):
+            self.register_buffer(f"parents{level}", above, persistent=False)
+        self.levels = nn.ModuleList(
+            LevelNet(hidden, norm if level < len(parents) else "none") for level in range(1, len(parents) + 1)
+        )
+        self.align = alignment(len(parents) * hidden, width, readout_dropout)
+        initialise(self)
+
+    def layers(self, received: Tensor) -> Iterator[Tensor]:
+        """The nodes of levels 1, ..., K: (B, N1, D) to (B, N, D) a level."""
+        for level, net in enumerate(self.levels, start=1):
+            nodes = net(received)
+            yield nodes
+            if level < len(self.levels):
+                received = self._sum_children(nodes, level)
+
+    def _sum_children(self, nodes: Tensor, level: int) -> Tensor:
+        """u_v = Σ over children of v: (B, N below, D) to (B, N, D)."""
+        above = self.get_buffer(f"parents{level}")
+        sums = nodes.new_zeros(nodes.shape[0], self.sizes[level + 1], nodes.shape[2])
+        return sums.index_add(1, above, nodes)
+
+
+def alignment(read: int, width: int, dropout: float) -> nn.Sequential:
+    """From the concatenated readouts to the width of the text's vector."""
+    return nn.Sequential(nn.Dropout(dropout), nn.Linear(read, width))
+
+
+LAYERS = {"gcn": 2, "gat": 2, "gin": 3}
+"""The graph convolutions, and how many layers of each the paper has."""
+
+
+class GraphEncoder(StructureEncoder):
+    """h (B, D) to h_T (B, D): projector, x ← norm(ReLU(conv(x))) a layer over the labels, readout, alignment.
+
+    Edges run both ways between `child[e]` and `parent[e]`; nothing stands above the roots. The convolutions are those
+    of PyTorch Geometric with its defaults: GCN with symmetric normalisation; GAT with one head and slope 0.2; GIN with
+    ε = 0 and a net of two linear layers. As in the released code, weights of GCN and GAT start as Glorot and those of
+    GIN's net as all other linear layers do. Different: a batch is one graph by offsets, not copies of a graph that are
+    collated each step; the loops that GCN and GAT add to the edges are there from the start, so that no layer has to
+    look for loops and wait for the device; the dropouts of the projector fall as in `TreeEncoder`.
+    """
+
+    edges: Tensor
+
+    def __init__(
+        self,
+        kind: str,
+        child: Tensor,
+        parent: Tensor,
+        labels: int,
+        width: int,
+        hidden: int,
+        layers: int = 0,
+        readout: str = "sum",
+        norm: str = "batch",
+        dropout: float = 0.1,
+        readout_dropout: float = 0.5,
+        label_rank: int = 0,
+    ) -> None:
+        super().__init__(torch.arange(labels), labels, width, hidden, readout, dropout, label_rank)
+        layers = layers or LAYERS[kind]
+        loops = torch.arange(0 if kind == "gin" else labels)
+        edges = torch.stack([torch.cat([child, parent, loops]), torch.cat([parent, child, loops])])
+        self.register_buffer("edges", edges, persistent=False)
+        self.convolutions = nn.ModuleList(_convolution(kind, hidden) for _ in range(layers))
+        self.norms = nn.ModuleList(row_norm(norm, hidden) for _ in range(layers))
+        self.align = alignment(layers * hidden, width, readout_dropout)
+        initialise(self)
+
+    def layers(self, received: Tensor) -> Iterator[Tensor]:
+        """The labels after each convolution: (B, L, D) to (B, L, D) a layer."""
+        edges = self._batch_edges(*received.shape[:2])
+        rows = received.flatten(0, 1)  # (B · L, D)
+        for convolution, norm in zip(self.convolutions, self.norms, strict=True):
+            # float32 under autocast too, since the next layer may sum very many children of a label
+            rows = norm(F.relu(convolution(rows, edges)).float())
+            yield rows.view(received.shape)
+
+    def _batch_edges(self, documents: int, labels: int) -> Tensor:
+        """The edges of a batch, whose document b has the rows b · L, ..., b · L + L - 1: (2, B · E)."""
+        starts = labels * torch.arange(documents, device=self.edges.device)
+        return (self.edges[:, None] + starts[:, None]).flatten(1)
+
+
+def _convolution(kind: str, width: int) -> nn.Module:
+    library = need("torch_geometric.nn", "gnn", f"structure={kind}")
+    if kind == "gin":
+        net = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
+        sums: nn.Module = library.GINConv(net)
+        return sums
+    convolution: nn.Module = {"gcn": library.GCNConv, "gat": library.GATConv}[kind](width, width, add_self_loops=False)
+    return convolution
+
+
+NEGATIVES = ("all", "others", "weighted")
+
+
+class Partners(nn.Module):
+    """How much documents of the whole batch, also of one that several processes share, belong apart or together.
+
+    Their labels are targets (B, L) or lists (B, M).
+    """
+
+    edges: Tensor
+
+    def __init__(self, edges: Tensor, labels: int) -> None:
+        super().__init__()
+        self.labels = labels
+        self.register_buffer("edges", edges, persistent=False)  # child and parent, (E, 2)
+
+    def negatives(self, labels: Tensor, kind: str) -> Tensor | None:
+        """How much each document is a negative of each other: (B, B), or none for all alike."""
+        match kind:
+            case "others":
+                return share_none(self._most_specific(all_gather(labels)))
+            case "weighted":
+                labels = all_gather(labels)
+                return dissimilarity(own_columns(labels, self.labels) if is_label_list(labels) else labels)
+        return None
+
+    def alike(self, labels: Tensor) -> Tensor:
+        """How much each document is a partner of each other: (B, B)."""
+        return 1 - dissimilarity(self._most_specific(all_gather(labels)))
+
+    def _most_specific(self, labels: Tensor) -> Tensor:
+        """The most specific labels of documents: of targets (B, L) as such, of lists as columns of their own."""
+        child, parent = self.edges.T
+        if not is_label_list(labels):
+            return most_specific(labels, child, parent)
+        edges: Tensor = (parent * (self.labels + 1) + child).sort().values
+        return own_columns(drop_parents(labels, edges, self.labels), self.labels)
+
 
 STRUCTURES = ("tree", *LAYERS)
+
+
 CLASSIFIERS = ("concat", "text", "tree", "residual")
+
+
 FULL_RANK = 5_000
+
+
 LOW_RANK = 64
+
+
 TREE_FILE = "coding_tree.json"
+
+
 TOKENS_FILE = "label_tokens.json"
+
+
 LONGEST_NAME = 64
 """Tokens that are read of a label's name and description."""
+
+
 NODE_CELLS = 1 << 25
 """Numbers in the nodes of level 1, of all documents, that are held at a time where only the best labels are wanted."""
 
@@ -90,32 +477,34 @@ class HILLConfig(WideConfig, TextConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of(self.structure, STRUCTURES, "model.structure")
-        one_of(self.method, (*METHODS, *CONTROLS), "model.method")
-        one_of(self.negatives, NEGATIVES, "model.negatives")
-        one_of(self.positives, ("own", "alike"), "model.positives")
+        check_one_of(self.structure, STRUCTURES, "model.structure")
+        check_one_of(self.method, (*METHODS, *CONTROLS), "model.method")
+        check_one_of(self.negatives, NEGATIVES, "model.negatives")
+        check_one_of(self.positives, ("own", "alike"), "model.positives")
         if self.positives != "own" and self.negatives != "all":
             raise ConfigError(
                 f"model.negatives is '{self.negatives}', which leaves out what model.positives={self.positives} draws "
                 "together; set one of them to its default"
             )
-        one_of(self.views, ("own", "shared"), "model.views")
-        one_of(self.classifier, CLASSIFIERS, "model.classifier")
-        one_of(self.readout, ("sum", "mean", "max"), "model.readout")
-        one_of(self.norm, ("batch", "layer"), "model.norm")
-        at_least(self.layers, 0, "model.layers")
-        at_least(self.leaf_units, 0, "model.leaf_units")
-        at_least(self.name_weight, 0, "model.name_weight")
+        check_one_of(self.views, ("own", "shared"), "model.views")
+        check_one_of(self.classifier, CLASSIFIERS, "model.classifier")
+        check_one_of(self.readout, ("sum", "mean", "max"), "model.readout")
+        check_one_of(self.norm, ("batch", "layer"), "model.norm")
+        within(self.layers, 0, MOST_LAYERS, "model.layers")
+        within(self.leaf_units, 0, WIDEST, "model.leaf_units")
+        check_at_least(self.name_weight, 0, "model.name_weight")
         if self.name_weight and self.text != "transformer":
             raise ConfigError(
                 f"model.name_weight is {self.name_weight:g}, but model.text is '{self.text}', which knows no words at "
                 "the start; set model.name_weight=0, or model.text=transformer"
             )
-        at_least(self.height, 1, "model.height")
-        at_least(self.contrast, 0, "model.contrast")
-        at_least(self.contrast_labels, 0, "model.contrast_labels")
-        at_least(self.temperature, 1e-3, "model.temperature")
-        at_least(self.label_rank, 0, "model.label_rank")
+        within(self.height, 1, MOST_HEIGHT, "model.height")
+        within(self.hidden, 0, WIDEST, "model.hidden")
+        within(self.readout_dropout, 0, 1, "model.readout_dropout")
+        check_at_least(self.contrast, 0, "model.contrast")
+        check_at_least(self.contrast_labels, 0, "model.contrast_labels")
+        check_at_least(self.temperature, 1e-3, "model.temperature")
+        within(self.label_rank, 0, WIDEST, "model.label_rank")
 
 
 class HILL(WideModel):
@@ -166,6 +555,16 @@ class HILL(WideModel):
             known[TOKENS_FILE] = [tokens[row].tolist() for row in range(len(tokens))]
         return known
 
+    @classmethod
+    def reorder_assets(
+        cls, assets: Mapping[str, Any], old_config: HILLConfig, config: HILLConfig, source: IntArray
+    ) -> dict[str, Any]:
+        """The coding tree, if its settings are the same: most builders depend on the order of the labels."""
+        settings = ("structure", "height", "method")
+        if TREE_FILE not in assets or any(getattr(config, name) != getattr(old_config, name) for name in settings):
+            return {}
+        return {TREE_FILE: reorder_leaves(assets[TREE_FILE], source)}
+
     def start(self) -> None:
         """Set the vectors of the labels to what the text encoder makes of their names and descriptions."""
         if self.names is not None:
@@ -215,6 +614,22 @@ class HILL(WideModel):
         """The highest scores of each document and the labels they are of: (B, count) each, the best first."""
         whole = self.head_leaves is not None or self.names is not None
         return HTCModel.best(self, batch, count) if whole else super().best(batch, count)
+
+    def branch_logits(self, batch: Batch, labels: Tensor) -> dict[str, Tensor]:
+        """Split the logits of a batch of one document into what text, structure, names and bias add: (K) each."""
+        text = self.text.read(batch)  # (1, D)
+        tree, units = self.encode(text)
+        weight, zero = self.head.weight[labels], torch.zeros_like(self.head.bias[labels])
+        text_weight, tree_weight = weight[:, : text.shape[1]], weight[:, -text.shape[1] :]  # the same but for concat
+        parts = {
+            "text": zero if self.config.classifier == "tree" else text_weight @ text[0],
+            "structure": zero if self.config.classifier == "text" else tree_weight @ tree[0],
+        }
+        if self.head_leaves is not None and units is not None:
+            parts["structure"] = parts["structure"] + self.head_leaves.weight[labels] @ units.flatten()
+        if self.names is not None:
+            parts["names"] = self.names(text)[0, labels]
+        return parts | {"bias": self.head.bias[labels]}
 
     @property
     def contrast_weight(self) -> float:

@@ -6,12 +6,14 @@ With more than 10,000 labels each machine is fitted against a sample of the docu
 larger weights are kept, as in DiSMEC (Babbar and Schölkopf, WSDM 2017).
 """
 
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from scipy.sparse import coo_array, csc_array, csr_array
 from tokenizers import Tokenizer
 from torch import Tensor, nn
@@ -19,20 +21,138 @@ from torch import Tensor, nn
 from hill.data import Documents
 from hill.data.batches import collate, reading_order
 from hill.data.tokens import Tokens, tokenize
-from hill.errors import ConfigError, DataError
-from hill.extras import need
-from hill.models.base import HTCModel, ModelConfig, total
-from hill.models.machines import draw_documents, separate
-from hill.nn.bag import Bag, count_documents
-from hill.nn.sparsehead import SparseHead
-from hill.nn.text import UNLIMITED
-from hill.settings import at_least, one_of
+from hill.encoders.base import UNLIMITED
+from hill.encoders.tfidf import Bag, count_documents
+from hill.errors import ConfigError, DataError, need
+from hill.models.base import HTCModel, ModelConfig, NgramContributions, total
+from hill.settings import check_at_least, check_one_of
 from hill.taxonomy import Taxonomy
-from hill.types import MANY_LABELS, Batch, IntArray, Output
+from hill.types import MANY_LABELS, Batch, BoolArray, FloatArray, IntArray, Output
+
+NAMES = ("starts", "labels", "weights")
+
+
+class SparseHead(nn.Module):
+    """Sparse features of documents to logits. Row i of the weights (features, L) is that of feature i.
+
+    It computes on the CPU, wherever its weights are.
+    """
+
+    starts: Tensor
+    labels: Tensor
+    weights: Tensor
+
+    def __init__(self, features: int, labels: int) -> None:
+        super().__init__()
+        self.shape = features, labels
+        self._matrix: csr_array[Any] | None = None
+        self.register_buffer("starts", torch.zeros(features + 1, dtype=torch.int64))
+        self.register_buffer("labels", torch.empty(0, dtype=torch.int32))
+        self.register_buffer("weights", torch.empty(0))
+
+    def set(self, weights: csr_array[Any]) -> None:
+        """Take these weights (features, L)."""
+        device = self.weights.device
+        found = (weights.indptr.astype(np.int64), weights.indices.astype(np.int32), weights.data.astype(np.float32))
+        for name, values in zip(NAMES, found, strict=True):
+            self.register_buffer(name, torch.from_numpy(values).to(device))
+        self._matrix = None
+
+    @property
+    def matrix(self) -> csr_array[Any]:
+        """All weights: (features, L)."""
+        if self._matrix is None:
+            starts, labels, weights = (getattr(self, name).cpu().numpy() for name in NAMES)
+            self._matrix = csr_array((weights, labels, starts), shape=self.shape)
+        return self._matrix
+
+    def forward(self, places: Tensor, values: Tensor) -> Tensor:
+        """Features and their values (B, M) to logits (B, L)."""
+        documents, width = places.shape
+        starts = np.arange(0, documents * width + 1, width)
+        parts = values.flatten().cpu().numpy(), places.flatten().cpu().numpy(), starts
+        read = csr_array(parts, shape=(documents, self.shape[0]))
+        return torch.from_numpy((read @ self.matrix).toarray()).to(values)
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Weights that are loaded may be of any number."""
+        for name in NAMES:
+            if prefix + name in state:
+                self.register_buffer(name, torch.empty_like(state[prefix + name], device=self.weights.device))
+        self._matrix = None
+        super()._load_from_state_dict(state, prefix, *rest)
+
+
+DRAWN = 1_000
+"""Most documents near a label, and most of the others, that its machine is fitted against."""
+
+
+class Drawn(NamedTuple):
+    """The documents for the machine of a label, those that have it first, and how much each counts."""
+
+    places: IntArray
+    gold: BoolArray
+    weight: FloatArray
+
+
+def separate(
+    features: csr_array[Any], gold: BoolArray, c: float, balance: bool, seed: int, weight: FloatArray | None = None
+) -> Any:
+    """The machine of one label; where the dual problem does not converge, which balance may cause, the primal's."""
+    svm, errors = (need(f"sklearn.{part}", "sklearn", "the linear model") for part in ("svm", "exceptions"))
+    machine = svm.LinearSVC(C=c, class_weight="balanced" if balance else None, random_state=seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", errors.ConvergenceWarning)
+        machine.fit(features, gold, weight)
+    solved = machine.n_iter_ < machine.max_iter
+    return machine if solved else machine.set_params(dual=False).fit(features, gold, weight)
+
+
+def draw_documents(labels: csc_array[Any], edges: IntArray, seed: int) -> Iterator[Drawn]:
+    """For each label its documents, and some of those without it, which count for all of them.
+
+    Labels are (documents, L), edges rows (child, parent). Documents with a parent of the label, which are hard to tell
+    from its own, and all others are drawn from separately, at most `DRAWN` of each.
+    """
+    draw, count = np.random.default_rng(seed), labels.shape[0]
+    order = np.argsort(edges[:, 0], kind="stable")
+    starts = np.searchsorted(edges[order, 0], np.arange(labels.shape[1] + 1))
+    for label in range(labels.shape[1]):
+        own = _documents(labels, label)
+        above = [_documents(labels, parent) for parent in edges[order[starts[label] : starts[label + 1]], 1]]
+        near = np.setdiff1d(np.concatenate([*above, own[:0]]), own)
+        taken = draw.choice(near, DRAWN, replace=False) if len(near) > DRAWN else near
+        others = count - len(own) - len(near)
+        drawn = _draw_others(draw, np.concatenate([own, near]), count)
+        sizes = len(own), len(taken), len(drawn)
+        shares = [whole / max(size, 1) for whole, size in zip((len(own), len(near), others), sizes, strict=True)]
+        places = np.concatenate([own, taken, drawn]).astype(np.int64)
+        yield Drawn(places, np.arange(len(places)) < len(own), np.repeat(shares, sizes))
+
+
+def _documents(labels: csc_array[Any], label: int) -> IntArray:
+    found: IntArray = labels.indices[labels.indptr[label] : labels.indptr[label + 1]].astype(np.int64)
+    return found
+
+
+def _draw_others(draw: np.random.Generator, known: IntArray, count: int) -> IntArray:
+    """Documents of so many that are none of the known ones: some, drawn, or all where they are few."""
+    if len(known) > count // 2 or count <= 2 * DRAWN:
+        others = np.setdiff1d(np.arange(count), known)
+        return others if len(others) <= DRAWN else draw.choice(others, DRAWN, replace=False)
+    drawn = np.unique(draw.integers(0, count, DRAWN))
+    return np.setdiff1d(drawn, known)
+
 
 BATCH = 64
+
+
 NGRAMS_FILE = "ngrams.json"
+
+
 MOST_WEIGHTS = 4_000_000_000
+
+
 SMALL = 0.01
 """Weights of very many labels that are smaller than this are left out."""
 
@@ -62,10 +182,10 @@ class LinearConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of(str(self.ngrams), ("1", "2"), "model.ngrams")
-        at_least(self.vocabulary, 3, "model.vocabulary")
+        check_one_of(str(self.ngrams), ("1", "2"), "model.ngrams")
+        check_at_least(self.vocabulary, 3, "model.vocabulary")
         for name in ("features", "min_count"):
-            at_least(getattr(self, name), 1, f"model.{name}")
+            check_at_least(getattr(self, name), 1, f"model.{name}")
         if not self.c > 0:
             raise ConfigError(f"model.c is {self.c:g}; expected a number above 0")
         if self.adjust:
@@ -129,6 +249,23 @@ class Linear(HTCModel):
             return torch.from_numpy(rows.toarray()).to(self.bias)
         found: Tensor = self.head.weight[features][:, labels]
         return found
+
+    def ngram_contributions(self, batch: Batch, labels: Tensor) -> NgramContributions:
+        """Return weight × TF-IDF of each n-gram of a batch of one document, for these labels.
+
+        Per token, the value of an n-gram is shared equally between its occurrences, and between the tokens of a pair.
+        """
+        ngrams = self.text.ngrams(batch.ids, batch.mask)[0]  # (M): all tokens, then all pairs
+        place = torch.searchsorted(self.text.keys, ngrams).clamp(max=self.text.width - 1)
+        known = self.text.keys[place] == ngrams
+        features, index, counts = torch.unique(place[known], return_inverse=True, return_counts=True)
+        values = self.weights_of(features, labels).T.double() * self.text(batch.ids, batch.mask)[0, features].double()
+        occurrences = values.new_zeros(len(labels), len(ngrams))
+        occurrences[:, known] = (values / counts)[:, index]
+        tokens, pairs = occurrences.split([batch.ids.shape[1], len(ngrams) - batch.ids.shape[1]], dim=1)
+        if self.text.pairs:
+            tokens = tokens + (F.pad(pairs, (0, 1)) + F.pad(pairs, (1, 0))) / 2
+        return NgramContributions(self.text.keys[features], values, tokens, self.bias[labels].double())
 
     @torch.no_grad()
     def fit(self, tokens: Tokens, labels: csr_array[Any], seed: int) -> Iterator[tuple[int, int]]:

@@ -1,6 +1,5 @@
-"""The report of an evaluation: where a model errs, as a page for people and as JSON for programs."""
+"""Error reports: what a model gets wrong, as a page and as JSON."""
 
-from hill.report.make import make_report
-from hill.report.result import Report
+from hill.report.report import ErrorReport, make_report
 
-__all__ = ["Report", "make_report"]
+__all__ = ["ErrorReport", "make_report"]

@@ -1,4 +1,4 @@
-"""The server: REST with batches across requests, Annif's API, and a page. What needs FastAPI is in `hill.serve.app`."""
+"""The HTTP server: a REST API, Annif's API and a web page."""
 
 from hill.serve.config import ServeConfig
 

@@ -1,29 +1,23 @@
-"""Annif's API, so that what talks to Annif, such as its own http backend, can talk to this server."""
+"""The routes of Annif's API, so that clients of Annif, such as its http backend, can use this server."""
 
 from datetime import UTC, datetime
-from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from hill.decode import Decoder
-from hill.serve.answers import best_labels
-from hill.serve.bodies import Name
-from hill.serve.desk import Desk, TheDesk
-from hill.serve.problems import COMPUTING, PROBLEMS
-from hill.serve.shelf import Served
-from hill.serve.worker import Scores
-from hill.taxonomy import Taxonomy
-from hill.taxonomy.cells import as_dense
+from hill.serve.api import Server, ServerState, top_labels
+from hill.serve.errors import ERRORS, PREDICT_ERRORS
+from hill.serve.registry import ServedModel
+from hill.serve.schemas import Name
+from hill.sparse import Matrix, to_dense
 
-router = APIRouter(prefix="/v1/projects", responses=PROBLEMS, tags=["annif"])
-UNKNOWN = "und"
-"""The language of a model that was not told one."""
+UNKNOWN_LANGUAGE = "und"
+"""The language code for "undetermined": models do not store a language."""
 
-Limit = Annotated[int, Field(ge=0, le=1000, description="Most results.")]
-Threshold = Annotated[float, Field(ge=0, le=1, description="Least score.")]
+Limit = Annotated[int, Field(ge=0, le=1000, description="Maximum number of results.")]
+Threshold = Annotated[float, Field(ge=0, le=1, description="Minimum score.")]
 
 
 class Suggestion(BaseModel):
@@ -36,26 +30,26 @@ class Suggestion(BaseModel):
 
 
 class Suggestions(BaseModel):
-    """The labels suggested for a text."""
+    """The suggested labels of a text."""
 
     results: list[Suggestion]
 
 
 class DocumentSuggestions(Suggestions):
-    """The labels suggested for a document of several."""
+    """The suggested labels of one of several documents."""
 
     document_id: str | None
 
 
 class Document(BaseModel):
-    """A document of several."""
+    """One of several documents."""
 
     model_config = ConfigDict(strict=True)
     text: Name
     document_id: Name | None = None
 
 
-class Documents(BaseModel):
+class AnnifDocuments(BaseModel):
     """Several documents."""
 
     model_config = ConfigDict(
@@ -65,7 +59,7 @@ class Documents(BaseModel):
 
 
 class Project(BaseModel):
-    """A model as Annif describes it."""
+    """A model in the terms of Annif."""
 
     project_id: str
     name: str
@@ -78,93 +72,94 @@ class Project(BaseModel):
 
 
 class Projects(BaseModel):
-    """All models as Annif describes them."""
+    """All models in the terms of Annif."""
 
     projects: list[Project]
 
 
+router = APIRouter(prefix="/v1/projects", responses=ERRORS, tags=["annif"])
+
+
 @router.get("")
-async def list_projects(desk: TheDesk) -> Projects:
-    """The served models."""
-    return Projects(projects=[_project(served) for served in desk.shelf.models.values()])
+async def list_projects(server: Server) -> Projects:
+    """List the served models."""
+    return Projects(projects=[_project(served) for served in server.registry.models.values()])
 
 
 @router.get("/{project_id}")
-async def show_project(project_id: str, desk: TheDesk) -> Project:
-    """A served model."""
-    return _project(desk.find(project_id))
+async def show_project(project_id: str, server: Server) -> Project:
+    """Show a served model."""
+    return _project(server.find_model(project_id))
 
 
-@router.post("/{project_id}/suggest", response_model=Suggestions, responses=COMPUTING)
+@router.post("/{project_id}/suggest", response_model=Suggestions, responses=PREDICT_ERRORS)
 async def suggest(
     project_id: str,
     request: Request,
-    desk: TheDesk,
+    server: Server,
     text: Annotated[Name, Form(min_length=1, examples=["A galaxy survey."])],
     limit: Annotated[Limit, Form()] = 10,
     threshold: Annotated[Threshold, Form()] = 0.0,
 ) -> JSONResponse:
     """Suggest labels for a text, those with the highest scores first."""
-    (results,) = await _suggest(desk, request, desk.find(project_id), [text], limit, threshold)
+    (results,) = await _suggest(server, request, project_id, [text], limit, threshold)
     return JSONResponse({"results": results})
 
 
-@router.post("/{project_id}/suggest-batch", response_model=list[DocumentSuggestions], responses=COMPUTING)
+@router.post("/{project_id}/suggest-batch", response_model=list[DocumentSuggestions], responses=PREDICT_ERRORS)
 async def suggest_batch(
     project_id: str,
-    asked: Documents,
+    body: AnnifDocuments,
     request: Request,
-    desk: TheDesk,
+    server: Server,
     limit: Annotated[Limit, Query()] = 10,
     threshold: Annotated[Threshold, Query()] = 0.0,
 ) -> JSONResponse:
     """Suggest labels for several documents."""
-    texts = [document.text for document in asked.documents]
-    found = await _suggest(desk, request, desk.find(project_id), texts, limit, threshold)
-    ids = [document.document_id for document in asked.documents]
-    return JSONResponse([{"document_id": id, "results": each} for id, each in zip(ids, found, strict=True)])
+    texts = [document.text for document in body.documents]
+    results = await _suggest(server, request, project_id, texts, limit, threshold)
+    ids = [document.document_id for document in body.documents]
+    return JSONResponse([{"document_id": id, "results": each} for id, each in zip(ids, results, strict=True)])
 
 
 async def _suggest(
-    desk: Desk, request: Request, served: Served, texts: list[str], limit: int, threshold: float
+    server: ServerState, request: Request, project_id: str, texts: list[str], limit: int, threshold: float
 ) -> list[list[dict[str, Any]]]:
-    """The results of each text; of one without words none, as Annif has it."""
-    places = [place for place, text in enumerate(texts) if text.strip()]
-    found: list[list[dict[str, Any]]] = [[] for _ in texts]
-    if places:
-        then = partial(_results, served.predictor.taxonomy, served.decoder(), limit, threshold)
-        answered = await desk.ask(request, served, [texts[place] for place in places], then)
-        for place, results in zip(places, answered, strict=True):
-            found[place] = results
-    return found
+    """The fields of `Suggestion` per text; an empty text has no suggestions, as in Annif."""
+    served = server.find_model(project_id)
 
-
-def _results(
-    taxonomy: Taxonomy, decoder: Decoder, limit: int, threshold: float, scores: Scores
-) -> list[list[dict[str, Any]]]:
-    return [
-        [
-            {"uri": label["id"], "label": label["name"], "notation": None, "score": label["score"]}
-            for label in best_labels(taxonomy, effective, limit)
-            if label["score"] >= threshold and label["score"] > 0
+    def make_suggestions(scores: Matrix) -> list[list[dict[str, Any]]]:
+        return [
+            [
+                {"uri": label["id"], "label": label["name"], "notation": None, "score": label["score"]}
+                for label in top_labels(served.predictor.taxonomy, effective, limit)
+                if label["score"] >= threshold and label["score"] > 0
+            ]
+            for effective in to_dense(served.decoder().effective(scores))
         ]
-        for effective in as_dense(decoder.effective(scores))
-    ]
+
+    results: list[list[dict[str, Any]]] = [[] for _ in texts]
+    indices = [index for index, text in enumerate(texts) if text.strip()]
+    if indices:
+        suggestions = await server.run_job(request, served, [texts[index] for index in indices], make_suggestions)
+        for index, suggestion in zip(indices, suggestions, strict=True):
+            results[index] = suggestion
+    return results
 
 
-def _project(served: Served) -> Project:
+def _project(served: ServedModel) -> Project:
     return Project(
         project_id=served.name,
         name=served.name,
-        language=UNKNOWN,
+        language=UNKNOWN_LANGUAGE,
         backend={"backend_id": "hill"},
         vocab={
             "vocab_id": served.name,
-            "languages": [UNKNOWN],
+            "languages": [UNKNOWN_LANGUAGE],
             "size": len(served.predictor.taxonomy),
             "loaded": True,
         },
-        vocab_language=UNKNOWN,
+        vocab_language=UNKNOWN_LANGUAGE,
         is_trained=True,
-        modification_time=datetime.fromtimestamp(served.changed, UTC).isoformat(timespec="seconds"),
+        modification_time=datetime.fromtimestamp(served.saved_at, UTC).isoformat(timespec="seconds"),
     )

@@ -1,4 +1,4 @@
-"""The worker: one thread that owns the models and computes the texts of several requests together."""
+"""The worker thread: it owns the models and predicts the texts of several requests in one batch."""
 
 import threading
 import time
@@ -10,141 +10,136 @@ from typing import Any
 
 from hill.predictor import Predictor
 from hill.serve.config import ServeConfig
-from hill.taxonomy.cells import Table, join_tables
+from hill.sparse import Matrix, assemble_rows
 
-Scores = Table
-SMOOTH = 0.2
-"""Weight of the last batch in the pace."""
-
-
-class Full(Exception):
-    """As many texts wait as may; says after how many seconds it may be worth to come again."""
-
-    def __init__(self, seconds: int) -> None:
-        super().__init__(seconds)
-        self.seconds = seconds
+SMOOTHING = 0.2
+"""Weight of the last batch in the moving average of the seconds per text."""
 
 
-class Closed(Exception):
-    """The worker takes nothing more on."""
+class QueueFull(Exception):
+    """Too many texts are waiting; `retry_after` is the number of seconds after which to try again."""
+
+    def __init__(self, retry_after: int) -> None:
+        super().__init__(retry_after)
+        self.retry_after = retry_after
+
+
+class WorkerClosed(Exception):
+    """The worker accepts no more jobs."""
 
 
 @dataclass(eq=False)
 class Job:
-    """Texts of one request for one model, and what is made of their scores (texts, L), in the worker's thread."""
+    """The texts of one request for one model."""
 
     model: Predictor
     texts: list[str]
-    then: Callable[[Scores], Any]
-    done: Future[Any] = field(default_factory=Future)
-    came: float = field(default_factory=time.monotonic)
+    finish: Callable[[Matrix], Any]
+    """Turns scores (texts, labels) into the result; runs in the worker thread."""
+    future: Future[Any] = field(default_factory=Future)
+    created: float = field(default_factory=time.monotonic)
 
 
 class Worker:
-    """Takes jobs until it is closed, and then finishes those it took.
+    """Runs jobs until it is closed; jobs that it has accepted by then are still run.
 
     Args:
-        config: size of a batch, how long to wait for it, and how many texts may wait.
-        observe: told how many texts each batch has.
+        config: batch size, how long to wait for a full batch, and the length of the queue.
+        on_batch: called with the number of texts of each batch.
     """
 
-    def __init__(self, config: ServeConfig, observe: Callable[[int], None] = lambda texts: None) -> None:
-        self._config, self._observe = config, observe
+    def __init__(self, config: ServeConfig, on_batch: Callable[[int], None] = lambda n_texts: None) -> None:
+        self._config, self._on_batch = config, on_batch
         self._jobs: deque[Job] = deque()
         self._changed = threading.Condition()
         self._closed = False
-        self._pace = 0.0
-        self.waiting = 0
-        """Texts that wait."""
-        self._thread = threading.Thread(target=self._work, name="hill-worker", daemon=True)
+        self._seconds_per_text = 0.0
+        self.queue_size = 0
+        """Number of waiting texts."""
+        self._thread = threading.Thread(target=self._run, name="hill-worker", daemon=True)
 
     @property
     def ready(self) -> bool:
-        """Whether jobs are taken and done."""
+        """Whether jobs are accepted and run."""
         return self._thread.is_alive() and not self._closed
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Take no more, finish what was taken, and end."""
+        """Accept no more jobs, run the accepted ones and end the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify()
         self._thread.join()
 
     def submit(self, job: Job) -> Future[Any]:
-        """Let a job wait for its turn; cancelled while it waits, it is never begun."""
+        """Add a job to the queue. If its future is cancelled while it waits, it is not run."""
         with self._changed:
             if self._closed:
-                raise Closed
-            if self.waiting + len(job.texts) > self._config.queue:
-                raise Full(max(1, round(self.waiting * self._pace)))
+                raise WorkerClosed
+            if self.queue_size + len(job.texts) > self._config.queue:
+                raise QueueFull(max(1, round(self.queue_size * self._seconds_per_text)))
             self._jobs.append(job)
-            self.waiting += len(job.texts)
+            self.queue_size += len(job.texts)
             self._changed.notify()
-        return job.done
+        return job.future
 
-    def _work(self) -> None:
-        while batch := self._take():
+    def _run(self) -> None:
+        while batch := self._next_batch():
             start = time.monotonic()
-            if begun := [job for job in batch if job.done.set_running_or_notify_cancel()]:
-                _compute(begun)
-                texts = sum(len(job.texts) for job in begun)
-                self._observe(texts)
-                self._pace += (SMOOTH if self._pace else 1) * ((time.monotonic() - start) / texts - self._pace)
+            if jobs := [job for job in batch if job.future.set_running_or_notify_cancel()]:
+                _run_jobs(jobs)
+                n_texts = sum(len(job.texts) for job in jobs)
+                self._on_batch(n_texts)
+                seconds = (time.monotonic() - start) / n_texts
+                weight = SMOOTHING if self._seconds_per_text else 1
+                self._seconds_per_text += weight * (seconds - self._seconds_per_text)
 
-    def _take(self) -> list[Job]:
-        """The next batch, when it is large enough or its first job waited long enough; none when all is done."""
+    def _next_batch(self) -> list[Job]:
+        """Wait until a batch is full or its first job has waited long enough; empty if the worker is done.
+
+        A batch is the first job and all others for the same model that fit; the rest keep their order.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._jobs or self._closed)
             if not self._jobs:
                 return []
-            patience = self._jobs[0].came + self._config.wait_ms / 1000 - time.monotonic()
-            self._changed.wait_for(lambda: self.waiting >= self._config.batch or self._closed, patience)
-            return self._pick()
-
-    def _pick(self) -> list[Job]:
-        """The first job, and those for the same model that fit into a batch with it; the others keep their order."""
-        batch: list[Job] = []
-        left: deque[Job] = deque()
-        texts = 0
-        for job in self._jobs:
-            fits = texts + len(job.texts) <= self._config.batch and job.model is self._jobs[0].model
-            if not batch or fits:
-                batch.append(job)
-                texts += len(job.texts)
-            else:
-                left.append(job)
-        self._jobs, self.waiting = left, self.waiting - texts
-        return batch
+            wait = self._jobs[0].created + self._config.wait_ms / 1000 - time.monotonic()
+            self._changed.wait_for(lambda: self.queue_size >= self._config.batch or self._closed, wait)
+            batch: list[Job] = []
+            rest: deque[Job] = deque()
+            n_texts = 0
+            for job in self._jobs:
+                fits = n_texts + len(job.texts) <= self._config.batch and job.model is self._jobs[0].model
+                if not batch or fits:
+                    batch.append(job)
+                    n_texts += len(job.texts)
+                else:
+                    rest.append(job)
+            self._jobs = rest
+            self.queue_size -= n_texts
+            return batch
 
 
-def _compute(batch: list[Job]) -> None:
-    """Score all texts together; where that fails, each job alone, so that no request fails because of another."""
+def _run_jobs(jobs: list[Job]) -> None:
+    """Score all texts in one batch; if that fails, run each job alone, so that only the bad request fails."""
+    model, texts = jobs[0].model, [text for job in jobs for text in job.texts]
     try:
-        found = _score(batch[0].model, [text for job in batch for text in job.texts])
+        scores = assemble_rows(model.scores(texts), (len(texts), len(model.taxonomy)))
     except Exception as error:
-        if len(batch) == 1:
-            batch[0].done.set_exception(error)
+        if len(jobs) == 1:
+            jobs[0].future.set_exception(error)
         else:
-            for job in batch:
-                _compute([job])
+            for job in jobs:
+                _run_jobs([job])
         return
     start = 0
-    for job in batch:
-        _finish(job, found[start : start + len(job.texts)])
-        start += len(job.texts)
-
-
-def _finish(job: Job, scores: Scores) -> None:
-    try:
-        job.done.set_result(job.then(scores))
-    except Exception as error:
-        job.done.set_exception(error)
-
-
-def _score(model: Predictor, texts: list[str]) -> Scores:
-    """The model's own scores (texts, L)."""
-    return join_tables(model.scores(texts), (len(texts), len(model.taxonomy)))
+    for job in jobs:
+        end = start + len(job.texts)
+        try:
+            job.future.set_result(job.finish(scores[start:end]))
+        except Exception as error:
+            job.future.set_exception(error)
+        start = end

@@ -1,7 +1,6 @@
-"""The given labels: what a taxonomy is, how it is read and written, and what must hold of it."""
+"""Taxonomies: labels and their parents, reading and writing, and differences between versions."""
 
-from hill.taxonomy.label import Label
-from hill.taxonomy.read import read_taxonomy, write_taxonomy
-from hill.taxonomy.taxonomy import SEPARATOR, Taxonomy
+from hill.taxonomy.readers import read_taxonomy, write_taxonomy
+from hill.taxonomy.taxonomy import SEPARATOR, Label, Taxonomy
 
 __all__ = ["SEPARATOR", "Label", "Taxonomy", "read_taxonomy", "write_taxonomy"]

@@ -1,8 +1,14 @@
-"""The given labels: a forest or a directed acyclic graph, in the order they were given."""
+"""The taxonomy: labels and their parents, a forest or a directed acyclic graph (DAG)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import hashlib
+import json
+import reprlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from difflib import SequenceMatcher
 from functools import cached_property
 from typing import Any
 
@@ -10,17 +16,44 @@ import numpy as np
 from scipy.sparse import csr_array, eye_array
 
 from hill.errors import TaxonomyError
-from hill.taxonomy.checks import Where, check_labels, check_parents, raise_cycle
-from hill.taxonomy.csr import Adjacency, waves
-from hill.taxonomy.label import Label
-from hill.taxonomy.names import Names
+from hill.sparse import expand_rows
 from hill.types import IntArray
 
 SEPARATOR = " > "
+"""Between the names of a path."""
+
+MAX_NAME = 1_000
+"""Characters of an id or a name."""
+
+MAX_DESCRIPTION = 100_000
+
+MAX_CYCLE_LABELS = 20
+"""Labels of a cycle that an error message lists."""
+
+MAX_COMPARED = 200
+"""Characters of a string that `nearest` compares."""
+
+MAX_CANDIDATES = 20
+"""Ids and names that `nearest` compares in full."""
+
+MIN_SIMILARITY = 0.6
+
+Location = Callable[[int], str]
+"""Returns for a row where it was read, for example ` (line 14 of tax.tsv)`, or an empty string."""
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A label. The id identifies it; the name is for display and need not be unique."""
+
+    id: str
+    name: str
+    parents: tuple[str, ...] = ()
+    description: str = ""
 
 
 class Taxonomy:
-    """Labels and their parents. A label is known by its row, which is its place in the order given.
+    """Labels and their parents. The row of a label is its index in the given order.
 
     >>> taxonomy = Taxonomy([Label("cs", "Computing"), Label("cs.CL", "Language", ("cs",)), Label("math", "Numbers")])
     >>> taxonomy.encode(["Computing > Language"])
@@ -29,24 +62,24 @@ class Taxonomy:
     ['cs', 'cs.CL']
     """
 
-    def __init__(self, labels: Iterable[Label], where: Where = lambda row: "") -> None:
+    def __init__(self, labels: Iterable[Label], location: Location = lambda row: "") -> None:
+        if isinstance(labels, str | Set | Mapping) or not isinstance(labels, Iterable):
+            raise TaxonomyError(f"labels is {reprlib.repr(labels)}; expected a list of Label: rows are in its order")
         self.labels = tuple(labels)
-        self._rows = check_labels(self.labels, where)
-        check_parents(self.labels, self._rows, where)
-        pairs = [
+        self._rows = _check_labels(self.labels, location)
+        edges = [
             (row, self._rows[parent])
             for row, label in enumerate(self.labels)
             for parent in dict.fromkeys(label.parents)
         ]
-        children, parents = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-        self._up = Adjacency(children, parents, len(self))
-        self._down = Adjacency(parents, children, len(self))
-        self.depth: IntArray = np.zeros(len(self), dtype=np.int64)
-        """Labels on the longest path from a root down to each label, itself included: 1 for roots."""
-        for depth, wave in enumerate(waves(self._up, self._down, len(self)), start=1):
-            self.depth[wave] = depth
-        if stuck := np.flatnonzero(self.depth == 0).tolist():
-            raise_cycle(self.labels, self._rows, stuck, where)
+        children, parents = np.array(edges, dtype=np.int64).reshape(-1, 2).T
+        self.parent_table = _adjacency(children, parents, len(self))
+        """True if the label of the column is a parent of the label of the row: (L, L). Parents are in given order."""
+        self._child_table = _adjacency(parents, children, len(self))
+        self.depth = _depths(self.parent_table, self._child_table)
+        """Labels on the longest path from a root to each label, including itself: 1 for roots."""
+        if (unreachable := np.flatnonzero(self.depth == 0)).size:
+            raise _cycle_error(self.labels, self._rows, unreachable.tolist(), location)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -58,7 +91,7 @@ class Taxonomy:
         return self.labels[row]
 
     def __contains__(self, label_id: object) -> bool:
-        return label_id in self._rows
+        return isinstance(label_id, str) and label_id in self._rows
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Taxonomy) and self.labels == other.labels
@@ -70,6 +103,13 @@ class Taxonomy:
         kind = "DAG" if self.is_dag else "forest"
         return f"Taxonomy({kind} of {len(self):,} labels, {self.edges:,} edges, depth {len(self.levels)})"
 
+    def sha256(self) -> str:
+        """Return a hash of the labels in their order: ids, names, parents and descriptions."""
+        labels = [(label.id, label.name, label.parents, label.description) for label in self]
+        return hashlib.sha256(json.dumps(labels).encode()).hexdigest()
+
+    # Structure
+
     @property
     def ids(self) -> list[str]:
         """The id of each row."""
@@ -77,13 +117,13 @@ class Taxonomy:
 
     @property
     def edges(self) -> int:
-        """How many (parent, child) pairs there are."""
-        return len(self._up.targets)
+        """The number of (parent, child) pairs."""
+        return int(self.parent_table.nnz)
 
     @property
     def is_dag(self) -> bool:
-        """Whether some label has several parents."""
-        return bool((np.diff(self._up.starts) > 1).any())
+        """Whether a label has several parents."""
+        return bool((np.diff(self.parent_table.indptr) > 1).any())
 
     @cached_property
     def levels(self) -> list[IntArray]:
@@ -94,115 +134,107 @@ class Taxonomy:
     @cached_property
     def roots(self) -> IntArray:
         """Rows without a parent."""
-        return np.flatnonzero(np.diff(self._up.starts) == 0)
+        return np.flatnonzero(np.diff(self.parent_table.indptr) == 0)
 
     @cached_property
     def leaves(self) -> IntArray:
         """Rows without a child."""
-        return np.flatnonzero(np.diff(self._down.starts) == 0)
+        return np.flatnonzero(np.diff(self._child_table.indptr) == 0)
 
     @cached_property
     def edge_array(self) -> IntArray:
-        """All edges as rows (child, parent), children in order: shape (edges, 2)."""
-        children = np.repeat(np.arange(len(self)), np.diff(self._up.starts))
-        return np.stack([children, self._up.targets], axis=1)
+        """All edges as (child, parent), sorted by child: shape (edges, 2)."""
+        return np.stack(expand_rows(self.parent_table, np.arange(len(self))), axis=1)
 
     @cached_property
     def first_parents(self) -> IntArray:
-        """The first parent of each row, on the first of `paths`; -1 for roots."""
-        starts = self._up.starts
-        return np.append(self._up.targets, -1)[np.where(np.diff(starts) > 0, starts[:-1], -1)]
-
-    def row(self, label_id: str) -> int:
-        """The row of the label with this id."""
-        if label_id not in self._rows:
-            raise self._unknown(label_id)
-        return self._rows[label_id]
-
-    def parents(self, row: int) -> IntArray:
-        """Rows directly above."""
-        return self._up[row]
-
-    def children(self, row: int) -> IntArray:
-        """Rows directly below."""
-        return self._down[row]
-
-    def ancestors(self, row: int) -> IntArray:
-        """All rows above, sorted, without the row itself."""
-        return self._up.reach(self._up[row])
-
-    def descendants(self, row: int) -> IntArray:
-        """All rows below, sorted, without the row itself."""
-        return self._down.reach(self._down[row])
-
-    def paths(self, row: int) -> Iterator[tuple[int, ...]]:
-        """Every way from a root down to the row. A DAG may have very many: take what you need."""
-        unfinished: list[tuple[int, Any]] = [(row, None)]
-        while unfinished:
-            path = unfinished.pop()
-            above = self._up[path[0]].tolist()
-            if not above:
-                yield tuple(_steps(path))
-            unfinished.extend((parent, path) for parent in reversed(above))
-
-    def path_name(self, row: int) -> str:
-        """The first path to the row, in names: `Animals > Birds > Parrots`."""
-        return SEPARATOR.join(self.labels[step].name for step in next(self.paths(row)))
-
-    def path_names(self) -> list[str]:
-        """The first path to each row, in names."""
-        names, above = [label.name for label in self.labels], self.first_parents.tolist()
-        for row in np.argsort(self.depth, kind="stable")[len(self.roots) :].tolist():
-            names[row] = f"{names[above[row]]}{SEPARATOR}{names[row]}"
-        return names
-
-    def closure(self, rows: Iterable[int]) -> IntArray:
-        """These rows and all their ancestors, sorted."""
-        return self._up.reach(np.fromiter(rows, dtype=np.int64))
-
-    def closures(self, labels: csr_array[Any]) -> csr_array[Any]:
-        """The closure of many label sets at once: (documents, L) to (documents, L), true where a label is in the set.
-
-        Works depth by depth from the deepest: by the time a depth is reached, all that it receives has arrived.
-        """
-        documents, rows = (places.astype(np.int64) for places in labels.tocoo().coords)
-        at_depth: list[list[IntArray]] = [[] for _ in range(len(self.levels) + 1)]
-        self._file_by_depth(documents * len(self) + rows, at_depth)
-        closed: list[IntArray] = []
-        while len(at_depth) > 1:
-            keys = np.unique(np.concatenate(at_depth.pop() or [np.empty(0, dtype=np.int64)]))
-            closed.append(keys)
-            documents, rows = np.divmod(keys, max(len(self), 1))
-            above = np.repeat(documents, self._up.counts(rows)) * len(self) + self._up.expand(rows)
-            self._file_by_depth(above, at_depth)
-        keys = np.sort(np.concatenate([*closed, np.empty(0, dtype=np.int64)]))
-        documents, rows = np.divmod(keys, max(len(self), 1))
-        starts = np.searchsorted(documents, np.arange(labels.shape[0] + 1))
-        return csr_array((np.ones(len(keys), dtype=bool), rows, starts), shape=labels.shape)
-
-    def _file_by_depth(self, keys: IntArray, at_depth: list[list[IntArray]]) -> None:
-        depth = self.depth[keys % max(len(self), 1)]
-        order = np.argsort(depth, kind="stable")
-        depth, keys = depth[order], keys[order]
-        borders = np.flatnonzero(np.diff(depth)) + 1
-        for part in np.split(keys, borders) if len(keys) else []:
-            at_depth[self.depth[part[0] % len(self)]].append(part)
+        """The first parent of each row, the one on the first of `paths`; -1 for roots."""
+        first_parents = np.full(len(self), -1)
+        children, index = np.unique(self.edge_array[:, 0], return_index=True)
+        first_parents[children] = self.edge_array[index, 1]
+        return first_parents
 
     @cached_property
     def lineage(self) -> csr_array[Any]:
-        """True where the label of a column is that of the row or above it: (L, L)."""
+        """True if the label of the column is the label of the row or one of its ancestors: (L, L)."""
         return self.closures(csr_array(eye_array(len(self), dtype=bool)))
 
-    @cached_property
-    def parent_table(self) -> csr_array[Any]:
-        """True where the label of a column is a parent of that of the row: (L, L)."""
-        targets = self._up.targets
-        return csr_array((np.ones(len(targets), dtype=bool), targets, self._up.starts), shape=(len(self), len(self)))
+    def parents(self, row: int) -> IntArray:
+        """Return the rows of the parents."""
+        return _neighbours(self.parent_table, row)
+
+    def children(self, row: int) -> IntArray:
+        """Return the rows of the children."""
+        return _neighbours(self._child_table, row)
+
+    def ancestors(self, row: int) -> IntArray:
+        """Return the rows of all ancestors, sorted, without the row itself."""
+        return _reachable(self.parent_table, self.parents(row))
+
+    def descendants(self, row: int) -> IntArray:
+        """Return the rows of all descendants, sorted, without the row itself."""
+        return _reachable(self._child_table, self.children(row))
+
+    def paths(self, row: int) -> Iterator[tuple[int, ...]]:
+        """Yield every path from a root to the row. A DAG may have very many: take only as many as you need."""
+        # Paths are linked lists from the top down, so that they share their common lower part.
+        unfinished: list[tuple[int, Any]] = [(row, None)]
+        while unfinished:
+            path = unfinished.pop()
+            parents = self.parents(path[0]).tolist()
+            if not parents:
+                yield tuple(_linked_rows(path))
+            unfinished.extend((parent, path) for parent in reversed(parents))
+
+    def path_name(self, row: int) -> str:
+        """Return the first path to the row as names: `Animals > Birds > Parrots`."""
+        return SEPARATOR.join(self.labels[step].name for step in next(self.paths(row)))
+
+    def path_names(self) -> list[str]:
+        """Return the first path to each row as names."""
+        names, first_parents = [label.name for label in self.labels], self.first_parents.tolist()
+        for row in np.argsort(self.depth, kind="stable")[len(self.roots) :].tolist():
+            names[row] = f"{names[first_parents[row]]}{SEPARATOR}{names[row]}"
+        return names
+
+    def closure(self, rows: Iterable[int]) -> IntArray:
+        """Return these rows and all their ancestors, sorted."""
+        return _reachable(self.parent_table, np.fromiter(rows, dtype=np.int64))
+
+    def closures(self, labels: csr_array[Any]) -> csr_array[Any]:
+        """Add all ancestors to each label set: boolean (documents, L) to boolean (documents, L).
+
+        Works from the deepest level up: all descendants of a level are complete before the level is.
+        """
+        # A key is document * L + label.
+        keys_by_depth: list[list[IntArray]] = [[] for _ in range(len(self.levels) + 1)]
+
+        def add(documents: IntArray, rows: IntArray) -> None:
+            order = np.argsort(self.depth[rows], kind="stable")
+            documents, rows = documents[order], rows[order]
+            for part in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(self.depth[rows])) + 1):
+                if len(part):
+                    keys_by_depth[self.depth[rows[part[0]]]].append(documents[part] * len(self) + rows[part])
+
+        def split(keys: IntArray) -> tuple[IntArray, IntArray]:
+            return np.divmod(keys, max(len(self), 1))
+
+        empty = np.empty(0, dtype=np.int64)
+        add(*(indices.astype(np.int64) for indices in labels.tocoo().coords))
+        closed = [empty]
+        while len(keys_by_depth) > 1:
+            closed.append(np.unique(np.concatenate([empty, *keys_by_depth.pop()])))
+            documents, rows = split(closed[-1])
+            entries, parents = expand_rows(self.parent_table, rows)
+            add(documents[entries], parents)
+        documents, rows = split(np.sort(np.concatenate(closed)))
+        indptr = np.searchsorted(documents, np.arange(labels.shape[0] + 1))
+        return csr_array((np.ones(len(rows), dtype=bool), rows, indptr), shape=labels.shape)
 
     def graph(self, root: bool = False) -> csr_array[Any]:
-        """The label graph: undirected, every edge of weight 1, as a symmetric sparse matrix (L, L).
+        """Return the label graph as a symmetric sparse matrix (L, L): undirected, every edge has weight 1.
 
-        With `root`, one more vertex at the end is joined to every root.
+        With `root`, an additional last vertex is connected to every root.
         """
         children, parents = self.edge_array.T
         n = len(self)
@@ -213,43 +245,246 @@ class Taxonomy:
         ends = np.concatenate([children, parents]), np.concatenate([parents, children])
         return csr_array((np.ones(len(ends[0])), ends), shape=(n, n))
 
-    @cached_property
-    def _names(self) -> Names:
-        return Names(self.labels, self._rows, self._up)
+    # Lookup by id, name or path
+
+    def row(self, label_id: str) -> int:
+        """Return the row of the label with this id."""
+        if not isinstance(label_id, str) or label_id not in self._rows:
+            raise self._unknown(label_id)
+        return self._rows[label_id]
 
     def find(self, label: str) -> list[int]:
-        """The rows that an id, a name or a path (`Animals > Birds`) may mean: none, one, or several of one name."""
-        return self._names.find(label)
+        """Return the rows with this id, else with this name, else at the end of this path (`Animals > Birds`)."""
+        label = label.strip() if isinstance(label, str) else ""
+        if label in self._rows:
+            return [self._rows[label]]
+        if label in self._rows_by_name:
+            return list(self._rows_by_name[label])
+        first, *steps = (step.strip() for step in label.split(">"))
+        matches = [row for row in self._named(first) if not len(self.parents(row))] if steps else []
+        for step in steps:
+            parents = set(matches)
+            matches = [row for row in self._named(step) if not parents.isdisjoint(self.parents(row).tolist())]
+        return matches
 
     def nearest(self, label: str) -> str | None:
-        """The known id or name most like this one, if any is alike."""
-        return self._names.nearest(label)
+        """Return the id or name most similar to this string, if one is similar enough.
+
+        Candidates are ranked by shared character trigrams; the best of them are compared by matching blocks.
+        """
+        texts, lengths, texts_by_trigram = self._trigram_index
+        query = label[:MAX_COMPARED] if isinstance(label, str) else ""
+        hits = [texts_by_trigram[trigram] for trigram in _trigrams(query) if trigram in texts_by_trigram]
+        if not hits:
+            return None
+        shared = np.bincount(np.concatenate(hits), minlength=len(texts))
+        order = np.argsort(-shared / np.sqrt(lengths), kind="stable")
+        candidates = [texts[i] for i in order[:MAX_CANDIDATES] if shared[i]]
+
+        def similarity(text: str) -> float:
+            return SequenceMatcher(None, query.casefold(), text[:MAX_COMPARED].casefold()).ratio()
+
+        score, best = max((similarity(text), text) for text in candidates)
+        return best if score >= MIN_SIMILARITY else None
 
     def encode(self, labels: Iterable[str]) -> IntArray:
-        """The rows of these labels, each given by id, name or path; sorted, without repeats, no ancestors added."""
+        """Return the rows of labels given by id, name or path: sorted, without duplicates, no ancestors added."""
         rows: set[int] = set()
+        if isinstance(labels, str) or not isinstance(labels, Iterable):
+            raise TaxonomyError(f"labels is {reprlib.repr(labels)}; expected a list of labels")
         for label in labels:
-            found = self.find(label)
-            if not found:
+            matches = self.find(label)
+            if not matches:
                 raise self._unknown(label)
-            if len(found) > 1:
-                ids = ", ".join(f"'{self.labels[row].id}'" for row in found[:5])
-                raise TaxonomyError(f"the name '{label}' belongs to {len(found)} labels; use an id ({ids}) or a path")
-            rows.update(found)
+            if len(matches) > 1:
+                ids = ", ".join(f"'{self.labels[row].id}'" for row in matches[:5])
+                raise TaxonomyError(f"the name '{label}' belongs to {len(matches)} labels; use an id ({ids}) or a path")
+            rows.update(matches)
         return np.array(sorted(rows), dtype=np.int64)
 
     def decode(self, rows: Iterable[int]) -> list[str]:
-        """The ids of these rows."""
+        """Return the ids of these rows."""
         return [self.labels[row].id for row in rows]
 
-    def _unknown(self, label: str) -> TaxonomyError:
+    @cached_property
+    def _rows_by_name(self) -> dict[str, list[int]]:
+        rows = defaultdict(list)
+        for row, label in enumerate(self.labels):
+            rows[label.name].append(row)
+        return dict(rows)
+
+    @cached_property
+    def _trigram_index(self) -> tuple[list[str], IntArray, dict[str, IntArray]]:
+        """All ids and names, their lengths, and the indices of those with each trigram."""
+        texts = list(dict.fromkeys([*self.ids, *(label.name for label in self.labels)]))
+        by_trigram = defaultdict(list)
+        for i, text in enumerate(texts):
+            for trigram in _trigrams(text):
+                by_trigram[trigram].append(i)
+        lengths = np.array([len(text) for text in texts])
+        return texts, lengths, {trigram: np.array(indices) for trigram, indices in by_trigram.items()}
+
+    def _named(self, step: str) -> list[int]:
+        """Return the rows with this id or name."""
+        matches = [self._rows[step]] if step in self._rows else []
+        return matches + [row for row in self._rows_by_name.get(step, ()) if row not in matches]
+
+    def _unknown(self, label: Any) -> TaxonomyError:
+        if not isinstance(label, str):
+            return TaxonomyError(
+                f"label {reprlib.repr(label)} is not a string; expected the id, name or path of a label"
+            )
         nearest = self.nearest(label)
         hint = f"; did you mean '{nearest}'?" if nearest else ""
         return TaxonomyError(f"label '{label}' is not in the taxonomy{hint}")
 
 
-def _steps(path: Any) -> Iterator[int]:
-    """The rows of a path that is linked from the top down, so that paths share what they have below in common."""
+def check_taxonomy(given: Any) -> Taxonomy:
+    """Return the argument if it is a taxonomy; raise a `TaxonomyError` otherwise."""
+    if not isinstance(given, Taxonomy):
+        raise TaxonomyError(f"taxonomy is {reprlib.repr(given)}; expected a Taxonomy, as `read_taxonomy` returns it")
+    return given
+
+
+def check_siblings(labels: Sequence[Label], location: Location) -> None:
+    """Refuse two roots, or two children of one parent, with the same name: users could not distinguish them."""
+    seen: dict[tuple[str, str], int] = {}
+    for row, label in enumerate(labels):
+        for parent in label.parents or ("",):
+            first = seen.setdefault((parent, label.name), row)
+            if first != row:
+                group = f"under '{parent}'" if parent else "among the roots"
+                raise TaxonomyError(
+                    f"the name '{label.name}' occurs twice {group}: '{labels[first].id}'{location(first)} and "
+                    f"'{label.id}'{location(row)}; rename one of them"
+                )
+
+
+# Checks of labels
+
+
+def _check_labels(labels: Sequence[Label], location: Location) -> dict[str, int]:
+    """Check all fields and return the row of each id; cycles are found later."""
+    rows: dict[str, int] = {}
+    for row, label in enumerate(labels):
+        if not isinstance(label, Label):
+            raise TaxonomyError(
+                f"labels[{row}] is {reprlib.repr(label)}; expected a Label, for example Label('a', 'A')"
+            )
+        _check_text("id", label.id, MAX_NAME, label, row, location)
+        _check_text("name", label.name, MAX_NAME, label, row, location)
+        if label.description:
+            _check_text("description", label.description, MAX_DESCRIPTION, label, row, location)
+        if not isinstance(label.parents, tuple | list):
+            raise TaxonomyError(
+                f"label '{label.id}' has the parents {reprlib.repr(label.parents)}; expected a tuple of ids, for "
+                "example ('a',)"
+            )
+        if (first := rows.setdefault(label.id, row)) != row:
+            raise TaxonomyError(
+                f"label id '{label.id}' occurs twice{location(row)}, first{location(first) or f' as labels[{first}]'}"
+                "; ids must be unique: rename one, or list both parents in one entry"
+            )
+    for row, label in enumerate(labels):
+        for parent in label.parents:
+            if parent == label.id:
+                raise TaxonomyError(
+                    f"label '{label.id}' is its own parent{location(row)}; leave the parent empty to make it a root"
+                )
+            if not isinstance(parent, str) or parent not in rows:
+                raise TaxonomyError(
+                    f"label '{label.id}' has parent '{parent}', which is not in the taxonomy{location(row)}; "
+                    "add it as a label or correct the parent"
+                )
+    return rows
+
+
+def _check_text(field: str, text: Any, max_length: int, label: Label, row: int, location: Location) -> None:
+    place = location(row) or f" (labels[{row}])"
+    if not isinstance(text, str):
+        raise TaxonomyError(f"the {field} is {reprlib.repr(text)}{place}; expected a string")
+    if len(text) > max_length:
+        raise TaxonomyError(
+            f"the {field} '{text[:40]}…' is {len(text):,} characters long{place}; "
+            f"at most {max_length:,} are allowed: is this a taxonomy?"
+        )
+    if not text.strip():
+        label_id = f" of label '{label.id}'" if field != "id" else ""
+        raise TaxonomyError(f"the {field}{label_id} is empty{place}; every label needs an id and a name")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise TaxonomyError(
+            f"the {field} {text[: error.start + 1]!a} contains a lone surrogate{place}; text must be valid Unicode"
+        ) from None
+
+
+def _cycle_error(
+    labels: Sequence[Label], rows: dict[str, int], unreachable: Sequence[int], location: Location
+) -> TaxonomyError:
+    """Name one cycle among rows that no path from a root reaches completely, parents first."""
+    candidates = set(unreachable)
+    row, visited = unreachable[0], dict[int, None]()
+    while row not in visited:
+        visited[row] = None
+        row = next(rows[parent] for parent in labels[row].parents if rows[parent] in candidates)
+    upward = list(visited)[list(visited).index(row) :]
+    start = upward.index(min(upward))
+    downward = (upward[start:] + upward[:start] + [upward[start]])[::-1]
+    ids = [f"'{labels[i].id}'" for i in downward]
+    if len(ids) > MAX_CYCLE_LABELS:
+        ids[MAX_CYCLE_LABELS - 1 : -1] = [f"… {len(ids) - MAX_CYCLE_LABELS:,} more …"]
+    return TaxonomyError(
+        f"labels form a cycle, each the parent of the next: {' > '.join(ids)}{location(downward[0])}; "
+        "remove one of these parents"
+    )
+
+
+# Graph algorithms
+
+
+def _adjacency(sources: IntArray, targets: IntArray, n: int) -> csr_array[Any]:
+    """Return the boolean matrix (n, n) of these edges; the columns of a row keep the order of the edges."""
+    indptr = np.append(0, np.cumsum(np.bincount(sources, minlength=n)))
+    indices = targets[np.argsort(sources, kind="stable")]
+    return csr_array((np.ones(len(indices), dtype=bool), indices, indptr), shape=(n, n))
+
+
+def _neighbours(adjacency: csr_array[Any], row: int) -> IntArray:
+    start, end = adjacency.indptr[row : row + 2]
+    return adjacency.indices[start:end].astype(np.int64)
+
+
+def _depths(parent_table: csr_array[Any], child_table: csr_array[Any]) -> IntArray:
+    """Return the depth of each row by topological sorting, and 0 for rows on or below a cycle."""
+    depths = np.zeros(parent_table.shape[0], dtype=np.int64)
+    missing_parents = np.diff(parent_table.indptr)
+    rows, depth = np.flatnonzero(missing_parents == 0), 1
+    while len(rows):
+        depths[rows] = depth
+        children, counts = np.unique(expand_rows(child_table, rows)[1], return_counts=True)
+        missing_parents[children] -= counts
+        rows, depth = children[missing_parents[children] == 0], depth + 1
+    return depths
+
+
+def _reachable(adjacency: csr_array[Any], rows: IntArray) -> IntArray:
+    """Return these rows and all that can be reached from them, sorted."""
+    seen = np.zeros(adjacency.shape[0], dtype=bool)
+    frontier = np.unique(rows)
+    while len(frontier):
+        seen[frontier] = True
+        neighbours = expand_rows(adjacency, frontier)[1]
+        frontier = np.unique(neighbours[~seen[neighbours]])
+    return np.flatnonzero(seen)
+
+
+def _linked_rows(path: Any) -> Iterator[int]:
     while path:
         row, path = path
         yield row
+
+
+def _trigrams(text: str) -> set[str]:
+    padded = f"  {text.casefold().strip()} "
+    return {padded[i : i + 3] for i in range(len(padded) - 2)}

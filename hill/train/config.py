@@ -1,16 +1,19 @@
-"""Settings of training."""
+"""The settings of training."""
 
 from dataclasses import dataclass
 
 from hill.errors import ConfigError
-from hill.settings import at_least, one_of
+from hill.settings import check_at_least, check_one_of, within
 
 PRECISIONS = ("auto", "bf16", "fp32")
 SCHEDULES = ("constant", "linear")
 HEAD_STARTS = ("auto", "on", "off")
 STAGES = ("one", "two")
-SHORT = 3
 METRICS = ("micro_f1", "macro_f1", "hierarchical_f1", "subset_accuracy")
+HEAD_START_EPOCHS = 3
+"""`head_start=auto` is on for trainings up to this long: of 6 epochs of HILL, the first 3 were better with it."""
+LARGEST_SEED = 2**32 - 1
+"""NumPy and scikit-learn accept no larger seed."""
 
 
 @dataclass(frozen=True)
@@ -18,104 +21,99 @@ class TrainConfig:
     """How a model is trained."""
 
     epochs: int = 20
-    """Most passes over the training documents."""
+    """Maximum number of passes over the training documents."""
     batch_size: int = 32
-    """Documents of a step; with accumulation, of each part of a step."""
+    """Documents per batch."""
     accumulate: int = 1
-    """Batches whose gradients are added up before a step."""
+    """Batches per step; their gradients are accumulated."""
     encoder_lr: float = 3e-5
     """Learning rate of the text encoder."""
     lr: float = 1e-3
-    """Learning rate of everything else, constant while the encoder warms up."""
+    """Learning rate of everything else; it has no warm-up."""
     classifier_lr: float = 0.0
-    """Learning rate of the linear layer that gives the logits; 0 for that of everything else."""
+    """Learning rate of the linear layer that computes the logits; 0 to use train.lr."""
     warmup: float = 0.1
-    """Steps over which the encoder's rate rises from 0; below 1, a share of all steps."""
+    """Steps over which the learning rate of the encoder rises from 0; below 1, a share of all steps."""
     schedule: str = "linear"
-    """What rates do after that: constant as in the paper, or linear down to 0."""
+    """Learning rates after the warm-up: constant as in the paper, or linear down to 0."""
     clip: float = 1.0
-    """Largest norm of the gradient; 0 for no limit, as in the paper."""
+    """Maximum norm of the gradient; 0 for no limit, as in the paper."""
     weight_decay: float = 0.0
     """Decoupled weight decay."""
     metric: str = "micro_f1"
-    """What decides on dev which epoch is best."""
+    """The dev metric that selects the best epoch."""
     patience: int = 5
-    """Epochs without a new best after which training stops."""
+    """Training stops after this many epochs without a new best."""
     seed: int = 42
-    """Fixes initial weights, order and dropout."""
+    """Random seed of initial weights, document order and dropout."""
     precision: str = "auto"
-    """fp32, bf16, or auto: bf16 where the device is a GPU that has it."""
+    """fp32, bf16, or auto: bf16 on a GPU that supports it."""
     device: str = "auto"
     """cpu, cuda, or auto."""
     freeze: int = 0
-    """Layers of the encoder, from the bottom, that stay as they are; the embeddings stay with them."""
+    """Encoder layers, from the bottom, that are not trained; above 0 the embeddings are not trained either."""
     warm_start: str = ""
-    """Folder of a trained model, perhaps of another taxonomy, to start from (docs/taxonomies.md)."""
+    """Folder of a trained model to start from; its taxonomy may be another version (docs/taxonomies.md)."""
     head_start: str = "auto"
-    """Fit structure and head on vectors of the untrained encoder first: on, off, or auto: on for 3 epochs or less."""
+    """Fit structure and head on vectors of the untrained encoder first: on, off, or auto: on for up to 3 epochs."""
     head_epochs: int = 10
-    """Passes over the vectors in the head start."""
+    """Epochs of the head start."""
     head_lr: float = 3e-3
     """Learning rate of the head start."""
     stages: str = "one"
-    """one: all losses at once; two, with hill: the contrastive loss alone first, then that of the labels alone."""
+    """one: all losses at once; two, with hill: first only the contrastive loss, then only the classification loss."""
     contrast_epochs: int = 2
-    """With two stages, how many of the epochs are the first; none of these can be the best."""
+    """With two stages, the number of epochs of the first; the best epoch is chosen from the others."""
     plain: bool = False
-    """The slow and obvious loop: fp32, batches drawn at random and padded, no CUDA graphs."""
-    compile: bool = False
-    """Compile structure and head on a GPU; it takes a while to start."""
+    """The slow and simple loop: fp32, padded batches, no CUDA graphs."""
     recompute: bool = False
-    """Compute the encoder's activations again in the backward pass instead of keeping them: less memory, slower."""
+    """Recompute the activations of the encoder in the backward pass: less memory, slower."""
     checkpoint_seconds: float = 60.0
-    """Least time between checkpoints."""
+    """Minimum time between checkpoints."""
     skip_nonfinite: bool = False
-    """Leave out, and count, steps whose loss or gradient is infinite or not a number, instead of stopping."""
+    """Skip and count steps whose loss or gradient is infinite or NaN, instead of stopping."""
 
     def __post_init__(self) -> None:
-        one_of(self.precision, PRECISIONS, "train.precision")
-        one_of(self.schedule, SCHEDULES, "train.schedule")
-        one_of(self.metric, METRICS, "train.metric")
-        one_of(self.head_start, HEAD_STARTS, "train.head_start")
-        one_of(self.stages, STAGES, "train.stages")
-        for name in ("epochs", "batch_size", "accumulate", "patience", "contrast_epochs"):
-            at_least(getattr(self, name), 1, f"train.{name}")
-        for name in (
-            "encoder_lr",
-            "lr",
-            "classifier_lr",
-            "head_lr",
-            "warmup",
-            "clip",
-            "weight_decay",
-            "freeze",
-            "head_epochs",
-            "checkpoint_seconds",
+        for name, values in (
+            ("precision", PRECISIONS),
+            ("schedule", SCHEDULES),
+            ("metric", METRICS),
+            ("head_start", HEAD_STARTS),
+            ("stages", STAGES),
         ):
-            at_least(getattr(self, name), 0, f"train.{name}")
-        if self.stages == "two":
-            self._check_two_stages()
-
-    def _check_two_stages(self) -> None:
-        if self.contrast_epochs >= self.epochs:
+            check_one_of(getattr(self, name), values, f"train.{name}")
+        for name in ("epochs", "batch_size", "accumulate", "patience", "contrast_epochs"):
+            check_at_least(getattr(self, name), 1, f"train.{name}")
+        for name in (
+            *("encoder_lr", "lr", "classifier_lr", "head_lr", "warmup", "clip", "weight_decay"),
+            *("freeze", "head_epochs", "checkpoint_seconds"),
+        ):
+            check_at_least(getattr(self, name), 0, f"train.{name}")
+        within(self.seed, 0, LARGEST_SEED, "train.seed")
+        if self.stages == "two" and self.contrast_epochs >= self.epochs:
             raise ConfigError(
                 f"train.contrast_epochs is {self.contrast_epochs}, which leaves none of train.epochs={self.epochs} "
-                "to the second stage; set it lower, or train.stages=one"
+                "to the second stage; lower it, or set train.stages=one"
             )
-        if self.head_start == "on":
+        if self.stages == "two" and self.head_start == "on":
             raise ConfigError(
-                "train.head_start is 'on', but train.stages is 'two', where the contrastive loss comes first; "
+                "train.head_start is 'on', but train.stages is 'two', which trains the contrastive loss first; "
                 "use auto or off"
             )
 
     @property
+    def inference_precision(self) -> str:
+        """The precision of forward passes."""
+        return "fp32" if self.plain else self.precision
+
+    @property
     def first_epochs(self) -> int:
-        """Epochs of a first stage; 0 where there is but one."""
+        """The number of epochs of the first of two stages; 0 with one stage."""
         return self.contrast_epochs if self.stages == "two" else 0
 
     @property
-    def starts_head(self) -> bool:
-        """Whether there is a head start: for the first 3 of 6 epochs of HILL a training with it was ahead, then not."""
-        return bool(self.head_epochs and self.stages == "one" and not self.warm_start) and (
-            self.head_start == "on" or (self.head_start == "auto" and self.epochs <= SHORT)
-        )
+    def has_head_start(self) -> bool:
+        """Whether training begins with a head start."""
+        if not self.head_epochs or self.stages == "two" or self.warm_start:
+            return False
+        return self.head_start == "on" or (self.head_start == "auto" and self.epochs <= HEAD_START_EPOCHS)

@@ -1,36 +1,45 @@
-"""All that a training changes: weights, optimiser, progress; and how its device computes."""
+"""The state of a training and its steps: padded batches by default, packed batches on a GPU.
+
+A `Session` holds model, optimiser and progress. A `StepRunner` takes optimiser steps on a split; `PackedSteps` and
+`hill.train.cuda_graphs.GraphedSteps` are faster versions of it for GPUs. The `NonFiniteGuard` detects steps whose loss
+or gradient is infinite or NaN.
+"""
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+import torch.distributed as dist
 from scipy.sparse import csr_array
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.utils.checkpoint import checkpoint
 
+from hill.data.batches import DeviceDocuments, collate, move, to_device, training_order
 from hill.data.tokens import Tokens
+from hill.encoders import Transformer
 from hill.errors import ConfigError, HillError
 from hill.models import HTCModel
-from hill.nn import Transformer
+from hill.models.inference import Inference
 from hill.train.config import TrainConfig
+from hill.train.distributed import DistributedContext, DistributedInference, current_context
 from hill.train.optim import make_optimiser
-from hill.train.ranks import Ranks, joined
-from hill.train.shards import reading_shards, shard, with_room, without_weights
-from hill.types import IntArray
+from hill.types import Batch, IntArray, Output, Packed
 
-READ_STEPS = 10
-"""Steps after which a GPU is asked whether they were finite."""
-MOST_SKIPPED = 20
-"""Steps in a row that may be left out: more mean that no step ever will be finite again."""
+CHECK_INTERVAL = 10
+"""Steps between two checks of a GPU for non-finite steps: each check waits for the GPU."""
+MAX_SKIPPED = 20
+"""Consecutive non-finite steps after which training stops even if such steps may be skipped."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """Documents as a model reads them: tokens and labels (documents, L), and their ids where they are known."""
+    """Tokens and labels (documents, L) of some documents, and their ids if they have any."""
 
     tokens: Tokens
     labels: csr_array[Any]
@@ -45,65 +54,70 @@ class Progress:
     """How far a training has come."""
 
     epoch: int = 0
-    """Epochs finished."""
+    """Completed epochs."""
     position: int = 0
-    """Batches done of the epoch under way."""
+    """Completed batches of the current epoch."""
     step: int = 0
     best: float = -math.inf
     best_epoch: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
     skipped: int = 0
-    """Steps that were left out because they were not finite."""
+    """Steps skipped because they were not finite."""
 
 
-class Watch:
-    """Notices steps that were not finite; the device is asked now and then, as asking waits for it."""
+class NonFiniteGuard:
+    """Stops a training, or counts skipped steps, when losses or gradients are infinite or NaN.
 
-    def __init__(self, skip: bool, often: bool) -> None:
+    Args:
+        skip: whether such steps are skipped and counted instead of raising.
+        interval: check after this many steps; each check waits for the device.
+    """
+
+    def __init__(self, skip: bool, interval: int = CHECK_INTERVAL) -> None:
         self._skip = skip
-        self.every = 1 if often else READ_STEPS
-        self._row = 0
-        self._unread: list[tuple[int, IntArray, Tensor, Tensor]] = []
+        self._interval = interval
+        self._consecutive = 0
+        self._unchecked: list[tuple[int, IntArray, Tensor, Tensor]] = []
 
-    def add(self, progress: Progress, data: Split, documents: IntArray, loss: Tensor, bad: Tensor) -> None:
-        """Note the step just taken on these documents."""
-        self._unread.append((progress.step, documents, loss, bad))
-        if len(self._unread) >= self.every:
-            self.read(progress, data)
+    def record(self, progress: Progress, data: Split, documents: IntArray, result: "StepResult") -> None:
+        """Record the latest step and the documents of its batch."""
+        self._unchecked.append((progress.step, documents, result.loss, result.nonfinite))
+        if len(self._unchecked) >= self._interval:
+            self.check(progress, data)
 
-    def read(self, progress: Progress, data: Split) -> None:
-        """Count the steps that were left out, or raise if none may be."""
-        unread, self._unread = self._unread, []
-        flags = torch.stack([bad for *_, bad in unread]).tolist() if unread else []
-        for (step, documents, loss, _), flag in zip(unread, flags, strict=True):
-            self._row = self._row + 1 if flag else 0
+    def check(self, progress: Progress, data: Split) -> None:
+        """Count the recorded steps that were skipped, or raise if steps must not be skipped."""
+        steps, self._unchecked = self._unchecked, []
+        flags = torch.stack([nonfinite for *_, nonfinite in steps]).tolist() if steps else []
+        for (step, documents, loss, _), flag in zip(steps, flags, strict=True):
+            self._consecutive = self._consecutive + 1 if flag else 0
             progress.skipped += bool(flag)
             if flag and not self._skip:
                 raise HillError(
-                    f"step {step} is not finite (loss {loss.item():g}) on the documents {_names(data, documents)}; "
+                    f"step {step} is not finite (loss {loss.item():g}) on the documents {_ids(data, documents)}; "
                     "lower train.lr and train.encoder_lr, set train.clip=1 or train.precision=fp32, or use --plain; or "
-                    "go on without such steps with --resume --set train.skip_nonfinite=true"
+                    "continue without such steps with --resume --set train.skip_nonfinite=true"
                 )
-            if self._row == MOST_SKIPPED:
+            if self._consecutive == MAX_SKIPPED:
                 raise HillError(
-                    f"{MOST_SKIPPED} steps in a row are not finite, the last on the documents "
-                    f"{_names(data, documents)}; lower train.lr and train.encoder_lr, or set train.precision=fp32"
+                    f"{MAX_SKIPPED} steps in a row are not finite, the last on the documents {_ids(data, documents)}; "
+                    "lower train.lr and train.encoder_lr, or set train.precision=fp32"
                 )
 
 
-def _names(data: Split, documents: IntArray) -> str:
-    return ", ".join(str(data.ids[place] if data.ids else place) for place in documents.tolist())
+def _ids(data: Split, documents: IntArray) -> str:
+    return ", ".join(str(data.ids[index] if data.ids else index) for index in documents.tolist())
 
 
 @dataclass
 class Session:
-    """A model on its device, with its optimiser and its progress."""
+    """A model on its device with its optimiser and progress."""
 
     model: HTCModel
     config: TrainConfig
     device: torch.device
     progress: Progress = field(default_factory=Progress)
-    ranks: Ranks = field(default_factory=joined)
+    context: DistributedContext = field(default_factory=current_context)
 
     def __post_init__(self) -> None:
         if self.config.stages == "two" and not self.model.stages:
@@ -111,90 +125,137 @@ class Session:
                 "train.stages is 'two', but this model has no contrastive loss that could be trained first; "
                 "set train.stages=one, or use model hill with model.contrast above 0"
             )
-        self.device = self.ranks.device or self.device
-        self.model.to(self.device)
-        self._whole: nn.Module | None = None
-        self._set_up_encoder()
-        self.watch = Watch(self.config.skip_nonfinite, often=self.device.type == "cpu")
-        self._make_optimiser()
+        self.device = self.context.device or self.device
+        kind = Inference if self.context.world_size == 1 else DistributedInference
+        self.inference = kind(self.model, self.device, self.config.inference_precision)
+        on_cpu, packed = self.device.type == "cpu", self.inference.packed
+        self._set_up_encoder(on_cpu, packed)
+        self.guard = NonFiniteGuard(self.config.skip_nonfinite, 1 if on_cpu else CHECK_INTERVAL)
+        self.optimiser = make_optimiser(self.model, self.config, packed and not on_cpu)
 
-    def _make_optimiser(self) -> None:
-        self.optimiser = make_optimiser(self.model, self.config, self.packed and self.device.type == "cuda")
-
-    def _set_up_encoder(self) -> None:
-        model: Any = self.model
-        text = model.text
+    def _set_up_encoder(self, on_cpu: bool, packed: bool) -> None:
+        text: Any = self.model.text
         if not isinstance(text, Transformer):
             return
-        on_cpu = self.device.type == "cpu" and not self.config.plain
-        text.unpadded = on_cpu and not self.config.recompute and not self.sharded  # which need the encoder's own layers
-        if self.packed and self.config.compile and self.ranks.count == 1:
-            model.classify = torch.compile(model.classify)
-        if self.packed and self.config.recompute:
+        text.unpadded = on_cpu and not self.config.plain and not self.config.recompute
+        if self.config.recompute and packed:
             text.packed_layer = partial(checkpoint, text.packed_layer, use_reentrant=False)
         elif self.config.recompute:
             text.encoder.gradient_checkpointing_enable()  # type: ignore[operator]
 
-    def shard(self) -> None:
-        """Let ranks that are to share the text encoder do so from here on."""
-        wanted, text = self.ranks.sharding, self.model.text
-        if wanted is None:
-            return
-        if not isinstance(text, Transformer):
-            raise ConfigError(
-                f"accelerate is configured to use FSDP, but the text encoder is a {type(text).__name__}, which is too "
-                "small to be shared; configure it without, or set model.text=transformer"
-            )
-        self.ranks.spread(text.encoder)
-        self._whole = without_weights(text.encoder)
-        shard(text.encoder, wanted, self.device, [getattr(text.encoder, part) for part in self.model.parts])
-        self._set_up_encoder()
-        self._make_optimiser()
 
-    def unshard(self) -> None:
-        """Let every rank hold the whole text encoder again, its weights to be set, and nothing of the optimiser."""
-        if self._whole is not None:
-            text: Any = self.model.text
-            text.encoder, self._whole = with_room(self._whole, self.device), None
-            self._make_optimiser()
+@dataclass(frozen=True)
+class StepResult:
+    """The loss of a step and its parts, on the device; `nonfinite` is 1 if the step was not taken."""
 
-    @property
-    def sharded(self) -> bool:
-        """Whether ranks share the text encoder: then all of them compute with it together, or none."""
-        return self._whole is not None
+    loss: Tensor
+    parts: dict[str, Tensor]
+    nonfinite: Tensor
 
-    @property
-    def bf16(self) -> bool:
-        """Whether matrices are multiplied in bf16; weights stay fp32."""
-        if self.config.plain or self.config.precision == "fp32":
-            return False
-        return self.config.precision == "bf16" or (self.device.type == "cuda" and torch.cuda.is_bf16_supported())
 
-    @property
-    def packed(self) -> bool:
-        """Whether documents are read packed: on a GPU, in bf16, where the model needs no more than their vectors."""
-        on_gpu = self.device.type == "cuda" and self.bf16
-        return on_gpu and self.model.by_vector and self.model.text.packs and not self.sharded
+class StepRunner:
+    """Takes optimiser steps on padded batches."""
 
-    @property
-    def pad(self) -> int:
-        """The token id that fills up a batch."""
-        return self.model.text.pad
+    def __init__(self, session: Session, data: Split) -> None:
+        self.session = session
+        self.data = data
+        self.model = session.context.wrap_model(session.model, self.has_unused_weights)
 
-    def autocast(self) -> AbstractContextManager[Any]:
-        """Mixed precision where the settings and the device want it; for forward passes only."""
-        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bf16)
+    def set_stage(self, stage: str) -> None:
+        """Train this stage of the model from here on."""
+        self.session.model.stage = stage
 
-    def reading(self) -> AbstractContextManager[Any]:
-        """Forward passes without gradients."""
-        return reading_shards(self.model.text) if self.sharded else torch.inference_mode()
+    def order(self, epoch: int) -> list[IntArray]:
+        """The documents of each batch of an epoch."""
+        config = self.session.config
+        return training_order(len(self.data), config.batch_size, config.seed, epoch)
 
-    @contextmanager
-    def tf32(self) -> Iterator[None]:
-        """Where bf16 is good enough, let what is left in fp32 be multiplied in TF32, there and back."""
-        before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("high" if self.bf16 else before)
-        try:
-            yield
-        finally:
-            torch.set_float32_matmul_precision(before)
+    def step(self, group: list[IntArray]) -> StepResult:
+        """Take one step on the accumulated gradients of these batches."""
+        context, buffers, outputs = self.session.context, self.copy_buffers(), []
+        for documents in group:
+            is_last = documents is group[-1]
+            with context.global_batch(documents), context.gradient_sync(self.model, is_last):
+                outputs.append(self.backward(self.batch(context.shard(documents)), len(group)))
+        loss = torch.stack([loss_of(output).detach() for output in outputs]).mean()
+        parts = {name: part.detach() for name, part in outputs[-1].parts.items()}
+        return StepResult(loss, parts, self.update(loss, buffers))
+
+    def has_unused_weights(self) -> bool:
+        """Whether some weights get no gradient in some stage, found by a trial with a copy of the model."""
+        if self.session.config.first_epochs:
+            return True
+        model = deepcopy(self.session.model).train()
+        device = self.session.device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []), self.session.inference.autocast():
+            loss = loss_of(model(self.batch(np.arange(1))))
+        weights = [weight for weight in model.parameters() if weight.requires_grad]
+        return any(grad is None for grad in torch.autograd.grad(loss, weights, allow_unused=True))
+
+    def batch(self, documents: IntArray) -> Batch | Packed:
+        """These documents on the device."""
+        model, data = self.session.model, self.data
+        return to_device(
+            collate(data.tokens, data.labels, documents, model.text.pad, model.listed), self.session.device
+        )
+
+    def backward(self, batch: Batch | Packed, n_batches: int) -> Output:
+        """Add the gradients of a batch, divided by the number of batches of the step."""
+        with self.session.inference.tf32():
+            with self.session.inference.autocast():
+                output: Output = self.model(batch)
+            (loss_of(output) / n_batches).backward()  # type: ignore[no-untyped-call]
+        return output
+
+    def copy_buffers(self) -> list[tuple[Tensor, Tensor]]:
+        """The saved buffers, which forward passes change, with a copy of each; empty if steps are never skipped."""
+        if not self.session.config.skip_nonfinite:
+            return []
+        saved = self.session.model.state_dict()
+        return [(buffer, buffer.clone()) for name, buffer in self.session.model.named_buffers() if name in saved]
+
+    def update(self, loss: Tensor, buffers: list[tuple[Tensor, Tensor]]) -> Tensor:
+        """Step the optimiser; if loss or gradients are not finite, change nothing and return 1.
+
+        A fused optimiser decides this on the device, so that nothing waits for it.
+        """
+        model, clip = self.session.model, self.session.config.clip
+        optimiser: Any = self.session.optimiser
+        norm = get_total_norm([weight.grad for weight in model.parameters() if weight.grad is not None])
+        nonfinite = 1 - (norm.isfinite() & loss.isfinite()).float()
+        if self.session.context.world_size > 1:
+            dist.all_reduce(nonfinite, dist.ReduceOp.MAX)
+        if clip:
+            clip_grads_with_norm_(model.parameters(), clip, norm)
+        if optimiser.param_groups[0]["fused"]:
+            optimiser.found_inf = nonfinite
+            optimiser.step()
+        elif not nonfinite:
+            optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        for buffer, copy in buffers:
+            buffer.copy_(torch.where(nonfinite > 0, copy, buffer))
+        return nonfinite
+
+
+class PackedSteps(StepRunner):
+    """Takes optimiser steps on packed batches; all documents stay in the memory of the device."""
+
+    def __init__(self, session: Session, data: Split) -> None:
+        model = session.model
+        self.resident = DeviceDocuments(data.tokens, data.labels, model.text.pad, session.device, model.listed)
+        super().__init__(session, data)
+
+    def batch(self, documents: IntArray) -> Packed:
+        """These documents, one after the other."""
+        return self.resident.packed(self.to_device(documents), self.resident.size(documents))
+
+    def to_device(self, documents: IntArray) -> Tensor:
+        """The indices of documents on the device."""
+        return move(torch.from_numpy(documents), self.session.device)
+
+
+def loss_of(output: Output) -> Tensor:
+    """The loss of an output that was computed with labels."""
+    assert output.loss is not None
+    return output.loss

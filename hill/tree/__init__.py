@@ -1,10 +1,8 @@
-"""Coding trees of label graphs: structural entropy, the operations of the paper, and the builders."""
+"""Coding trees of label graphs: structural entropy, and the builders `paper`, `authors` and `refined`."""
 
 from hill.tree.authors import build_authors
 from hill.tree.build import CONTROLS, METHODS, BuiltTree, build_tree
-from hill.tree.coding_tree import CodingTree
-from hill.tree.entropy import entropy_by_definition, entropy_by_level, structural_entropy
-from hill.tree.graph import Graph
+from hill.tree.coding_tree import CodingTree, Graph, entropy_by_definition, entropy_by_level, structural_entropy
 from hill.tree.paper import build_paper
 from hill.tree.refined import build_refined
 

@@ -1,4 +1,4 @@
-"""The browser: Debian's Chromium or Playwright's own, without a window."""
+"""A headless browser: the installed Chromium, or that of Playwright."""
 
 import shutil
 from collections.abc import Iterator
@@ -11,9 +11,9 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 @contextmanager
 def open_browser() -> Iterator[Browser]:
-    """A headless Chromium; the sandbox is off, since it needs privileges that containers lack."""
-    found = next(filter(None, map(shutil.which, NAMES)), None)
+    """A headless Chromium. The sandbox is off, because it needs privileges that containers lack."""
+    installed = next(filter(None, map(shutil.which, NAMES)), None)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=installed, args=["--no-sandbox"])
         yield browser
         browser.close()

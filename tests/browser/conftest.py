@@ -1,4 +1,4 @@
-"""A real browser, and real servers with small models."""
+"""A real browser and real servers with small models."""
 
 import json
 import os
@@ -15,7 +15,7 @@ import pytest
 import torch
 from playwright.sync_api import BrowserContext, Page, expect
 
-from hill import HillClassifier
+from hill.classifier import HillClassifier
 from hill.taxonomy import Taxonomy
 from tests.browser.chromium import open_browser
 from tests.browser.taxonomies import HOSTILE, PREDICTED, hostile_taxonomy, large_taxonomy
@@ -28,7 +28,7 @@ expect.set_options(timeout=30_000)
 
 @dataclass(frozen=True)
 class Models:
-    """Trained models, and the folders they are served from."""
+    """Trained models and their folders."""
 
     animals: HillClassifier
     fewer: HillClassifier
@@ -38,15 +38,15 @@ class Models:
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory, tiny_encoder: Path) -> Models:
     folder = tmp_path_factory.mktemp("models")
-    made = {
+    classifiers = {
         "animals": _fit(animals_taxonomy(), *toy_documents(96, 1)),
         "fewer": _fit(animals_taxonomy(), *toy_documents(24, 2)),
         "hostile": _fit(hostile_taxonomy(), *HOSTILE),
         "large": _make_large(tiny_encoder),
     }
-    for name, classifier in made.items():
+    for name, classifier in classifiers.items():
         classifier.save(folder / name)
-    return Models(made["animals"], made["fewer"], {name: folder / name for name in made})
+    return Models(classifiers["animals"], classifiers["fewer"], {name: folder / name for name in classifiers})
 
 
 def _fit(taxonomy: Taxonomy, texts: list[str], labels: list[list[str]]) -> HillClassifier:
@@ -84,7 +84,7 @@ def address(servers: list[str]) -> str:
 
 @pytest.fixture
 def large(servers: list[str]) -> str:
-    """One model with 50,000 labels, for those who have the key."""
+    """One model with 50,000 labels; requests need the key."""
     return servers[1]
 
 
@@ -96,43 +96,43 @@ def _start(stack: ExitStack, folders: list[Path], key: str, log: Path) -> subpro
 
 
 def _address(process: subprocess.Popen[bytes], log: Path) -> str:
-    """Where a server listens, which is the first that it says."""
+    """The address of a server, from the first line of its log."""
     for _ in range(1200):
         assert process.poll() is None, "hill serve ended before it was ready"
-        if "\n" in (said := log.read_text()):
-            return str(json.loads(said.splitlines()[0])["url"])
+        if "\n" in (lines := log.read_text()):
+            return str(json.loads(lines.splitlines()[0])["url"])
         time.sleep(0.1)
     pytest.fail("hill serve was not ready within two minutes")
 
 
 @pytest.fixture(scope="session")
 def context() -> Iterator[BrowserContext]:
-    """One for all tests: pages share the cache, and nothing else that this page uses."""
+    """One context for all tests; pages share the cache."""
     with open_browser() as browser:
         yield browser.new_context(viewport={"width": 1280, "height": 900})
 
 
 @pytest.fixture
-def expected_troubles() -> list[str]:
-    """Patterns of what the console may say in this test, such as a request that was meant to fail."""
+def expected_errors() -> list[str]:
+    """Patterns of expected console messages of this test, such as a request that must fail."""
     return []
 
 
 @pytest.fixture
-def blank(context: BrowserContext, expected_troubles: list[str]) -> Iterator[Page]:
-    """An empty page; the test fails if anything went wrong in its console."""
-    page, troubles = context.new_page(), []
-    page.on("console", lambda message: troubles.append(message.text) if message.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: troubles.append(str(error)))
-    page.on("dialog", lambda dialog: (troubles.append("a dialog opened"), dialog.dismiss()))
+def blank(context: BrowserContext, expected_errors: list[str]) -> Iterator[Page]:
+    """An empty page; the test fails if its console has an unexpected error."""
+    page, errors = context.new_page(), []
+    page.on("console", lambda message: errors.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("dialog", lambda dialog: (errors.append("a dialog opened"), dialog.dismiss()))
     yield page
     page.close()
-    assert not [text for text in troubles if not any(re.search(known, text) for known in expected_troubles)]
+    assert not [text for text in errors if not any(re.search(pattern, text) for pattern in expected_errors)]
 
 
 @pytest.fixture
 def page(blank: Page, address: str) -> Page:
-    """The page of the animals, ready for use."""
+    """The page with the animals, loaded."""
     return open_at(blank, address)
 
 
@@ -143,7 +143,7 @@ def open_at(page: Page, address: str) -> Page:
 
 
 def classify(page: Page, text: str) -> None:
-    """Put in a text and wait for what is predicted."""
+    """Enter a text and wait for the prediction."""
     with page.expect_response("**/v1/predict"):
         page.fill("#text", text)
     expect(page.locator(".panel").first).not_to_have_attribute("aria-busy", "true")

@@ -1,4 +1,4 @@
-"""Pictures of the page for the documentation, of a server that runs: light, dark, phone, two models, a table.
+"""Screenshots for the documentation, from a running server: light, dark, phone, two models, a table.
 
 Use: python -m tests.browser.screenshots http://127.0.0.1:8000 docs/img
 """

@@ -1,4 +1,4 @@
-"""Taxonomies that are hard on a page: labels that look like HTML and formulas, and very many labels."""
+"""Difficult taxonomies for a page: labels that look like HTML and formulas, and very many labels."""
 
 from hill.taxonomy import Label, Taxonomy
 

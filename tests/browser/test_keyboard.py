@@ -1,4 +1,4 @@
-"""The page without a mouse, and by names and colours."""
+"""Accessibility: keyboard, names and contrast."""
 
 from typing import Literal
 
@@ -37,7 +37,7 @@ def focused(page: Page) -> str:
     return page.evaluate("document.activeElement.getAttribute('aria-label')").split(",")[0]
 
 
-def test_the_tree_by_arrows(page: Page) -> None:
+def test_the_tree_with_arrow_keys(page: Page) -> None:
     classify(page, TEXT)
     page.get_by_role("searchbox").focus()
     page.keyboard.press("Tab")
@@ -69,7 +69,7 @@ def test_the_tree_by_arrows(page: Page) -> None:
     expect(page.locator("#why h2")).to_have_text("Mammals")
 
 
-def test_the_focus_is_seen(page: Page) -> None:
+def test_the_focus_is_visible(page: Page) -> None:
     page.get_by_role("searchbox").focus()
     page.keyboard.press("Tab")
     row = page.locator("[role=treeitem]:focus > .row")
@@ -78,14 +78,14 @@ def test_the_focus_is_seen(page: Page) -> None:
     assert page.evaluate("getComputedStyle(document.activeElement).outlineWidth") == "3px"
 
 
-def test_places_in_the_tree_are_told(page: Page) -> None:
+def test_positions_in_the_tree_have_aria_attributes(page: Page) -> None:
     classify(page, TEXT)
     bats = page.get_by_role("treeitem", name="Bats").first
     told = {name: bats.get_attribute(f"aria-{name}") for name in ("level", "posinset", "setsize")}
     assert told == {"level": "3", "posinset": "1", "setsize": "2"}
 
 
-def test_a_label_is_found_and_shown_by_keys_alone(page: Page) -> None:
+def test_search_with_the_keyboard(page: Page) -> None:
     page.get_by_role("searchbox").fill("othe")
     expect(page.locator(".hit")).to_have_count(2)
     expect(page.locator("#live")).to_have_text("2 labels found")
@@ -98,7 +98,7 @@ def test_a_label_is_found_and_shown_by_keys_alone(page: Page) -> None:
     expect(page.locator(".hits")).to_contain_text("No label's name or id contains “no such label”.")
 
 
-def test_tabs_by_arrows(page: Page) -> None:
+def test_tabs_with_arrow_keys(page: Page) -> None:
     page.locator("#tab-text").focus()
     page.keyboard.press("ArrowRight")
     expect(page.locator("#file")).to_be_visible()
@@ -123,7 +123,7 @@ def test_every_control_has_a_name(page: Page) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_stands_out(page: Page, scheme: Literal["light", "dark"]) -> None:
+def test_contrast_of_text(page: Page, scheme: Literal["light", "dark"]) -> None:
     page.emulate_media(color_scheme=scheme)
     classify(page, TEXT + " leaf")
     page.locator(".paths button").first.click()
@@ -136,7 +136,7 @@ def test_text_stands_out(page: Page, scheme: Literal["light", "dark"]) -> None:
 
 
 @pytest.mark.parametrize("width", [360, 768])
-def test_nothing_scrolls_sideways(page: Page, width: int) -> None:
+def test_no_horizontal_scrolling(page: Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 740})
     page.select_option("#other", "hostile")
     classify(page, TEXT + " " + "long" * 60)
@@ -148,7 +148,7 @@ def test_nothing_scrolls_sideways(page: Page, width: int) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
-def test_on_a_phone_words_come_into_view_and_lead_back(page: Page) -> None:
+def test_on_a_phone_the_explanation_scrolls_into_view_and_back(page: Page) -> None:
     page.set_viewport_size({"width": 360, "height": 740})
     classify(page, TEXT)
     page.locator(".paths button").first.click()

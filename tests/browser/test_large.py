@@ -1,4 +1,4 @@
-"""50,000 labels: what is shown at first, what is found, and what a prediction opens, each within seconds."""
+"""50,000 labels: the first view, the search and a prediction each take only seconds."""
 
 import time
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 from tests.browser.conftest import KEY, classify
 
 PATIENCE = 5.0
-"""Seconds that each step may take on a busy machine; on an idle one it is well under one."""
+"""Seconds per step on a busy machine; on an idle machine each takes much less than one."""
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def page(blank: Page) -> Page:
     return blank
 
 
-def test_many_labels_are_shown_found_and_opened(page: Page, large: str) -> None:
+def test_many_labels(page: Page, large: str) -> None:
     with soon():
         page.goto(large)
         expect(page.get_by_role("treeitem")).to_have_count(20)
@@ -43,7 +43,7 @@ def test_many_labels_are_shown_found_and_opened(page: Page, large: str) -> None:
     assert page.get_by_role("treeitem").count() < 400, "long lists come by the page"
 
 
-def test_a_long_list_comes_by_the_page(page: Page, large: str) -> None:
+def test_a_long_list_is_shown_page_by_page(page: Page, large: str) -> None:
     page.goto(large)
     classify(page, "leaf root")
     below = page.get_by_role("treeitem", name="Field 979").get_by_role("treeitem")

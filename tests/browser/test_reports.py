@@ -1,4 +1,4 @@
-"""Pages that are files, opened in the browser: whatever labels and texts hold, nothing of it runs."""
+"""Reports and explanations in the browser: no content of labels and texts runs."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import BrowserContext, Page
 
-from hill import HillClassifier
+from hill.classifier import HillClassifier
 from tests.browser.conftest import classify, open_at
 from tests.test_security import HOSTILE, hostile, pages
 
@@ -16,7 +16,7 @@ __all__ = ["hostile"]
 
 @pytest.fixture
 def watched(context: BrowserContext) -> Iterator[tuple[Page, list[str]]]:
-    """A page, and what it asks for and says beside showing itself."""
+    """A page, and a list of its requests and console messages."""
     page, told = context.new_page(), []
     page.add_init_script(SCRIPT)
     page.on("request", lambda request: None if request.url.startswith("file:") else told.append(request.url))
@@ -41,7 +41,7 @@ def test_a_page_of_hostile_labels_runs_nothing(
     assert page.title() == title != "broken" and told == []
 
 
-def test_a_hostile_page_would_be_seen(watched: tuple[Page, list[str]], tmp_path: Path) -> None:
+def test_a_hostile_page_is_detected(watched: tuple[Page, list[str]], tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(f"<title>x</title><p>{HOSTILE}</p>", encoding="utf-8")
     watched[0].goto((tmp_path / "page.html").as_uri())
     assert watched[0].title() == "broken"

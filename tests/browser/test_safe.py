@@ -1,4 +1,4 @@
-"""What looks like HTML stays text, and a key is asked for."""
+"""Labels and texts that look like HTML stay text, and the page asks for the key."""
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -30,15 +30,15 @@ def test_labels_and_texts_that_look_like_html_stay_text(hostile: Page) -> None:
     assert hostile.locator("main script, main img, #why img").count() == 0
 
 
-def test_ids_with_any_characters_are_found(hostile: Page) -> None:
+def test_ids_with_special_characters_are_found(hostile: Page) -> None:
     classify(hostile, "gamma delta")
     hostile.locator(".paths button").first.click()
     expect(hostile.locator("#why .muted").first).to_contain_text("a/b?c#d%20")
     hostile.wait_for_selector("#why .terms")
 
 
-def test_the_policy_refuses_inline_scripts(page: Page, expected_troubles: list[str]) -> None:
-    expected_troubles += ["Content Security Policy"]
+def test_the_policy_refuses_inline_scripts(page: Page, expected_errors: list[str]) -> None:
+    expected_errors += ["Content Security Policy"]
     page.evaluate("""() => {
         const script = document.createElement("script");
         script.textContent = "document.title = 'broken'";
@@ -47,8 +47,8 @@ def test_the_policy_refuses_inline_scripts(page: Page, expected_troubles: list[s
     assert page.title() == PAGE
 
 
-def test_a_key_is_asked_for_once_and_kept(blank: Page, large: str, expected_troubles: list[str]) -> None:
-    expected_troubles += ["status of 401"]
+def test_the_page_asks_for_the_key_once(blank: Page, large: str, expected_errors: list[str]) -> None:
+    expected_errors += ["status of 401"]
     blank.goto(large)
     expect(blank.get_by_role("dialog")).to_be_visible()
     expect(blank.locator("#key-field")).to_be_focused()
@@ -63,9 +63,9 @@ def test_a_key_is_asked_for_once_and_kept(blank: Page, large: str, expected_trou
     expect(blank.get_by_role("treeitem")).to_have_count(20)
 
 
-def test_without_a_key_the_page_says_so(blank: Page, large: str, expected_troubles: list[str]) -> None:
-    expected_troubles += ["status of 401"]
+def test_without_a_key_the_page_shows_an_error(blank: Page, large: str, expected_errors: list[str]) -> None:
+    expected_errors += ["status of 401"]
     blank.goto(large)
     expect(blank.get_by_role("dialog")).to_be_visible()
     blank.keyboard.press("Escape")
-    expect(blank.locator("#trouble")).to_have_text("This server wants an API key.")
+    expect(blank.locator("#trouble")).to_have_text("This server requires an API key.")

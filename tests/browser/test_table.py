@@ -44,7 +44,7 @@ def download(page: Page) -> tuple[str, bytes]:
     return waiting.value.suggested_filename, Path(waiting.value.path()).read_bytes()
 
 
-def test_csv_is_read_and_written_as_python_does(page: Page) -> None:
+def test_csv_equals_the_csv_module_of_python(page: Page) -> None:
     styles = [{"delimiter": mark, "lineterminator": end} for mark in ",;\t" for end in ("\r\n", "\n")]
     tables = [(table(seed), style) for seed in range(60) for style in styles]
     read = page.evaluate(
@@ -68,7 +68,7 @@ def test_the_delimiter_is_guessed_outside_quotes(page: Page) -> None:
     assert page.evaluate(code, list(given)) == list(given.values())
 
 
-def test_formulas_are_made_text(page: Page) -> None:
+def test_formulas_become_text(page: Page) -> None:
     risky = ["=1+1", "+1", "-1", "@A1", "\t=1", " =1", "\rx", "＝1"]
     plain = ["a", "cs.LG", "0.93", "a=b", "1-2", ""]
     code = "async (cells) => { const csv = await import('/static/csv.js'); return cells.map(csv.harmless) }"
@@ -82,7 +82,7 @@ def test_a_table_is_labelled(page: Page, models: Models) -> None:
     upload(page, "my papers.csv", b"\xef\xbb\xbf" + written(rows).encode())
     expect(page.locator("#file-note")).to_have_text("70 rows, 3 columns")
     expect(page.locator("#column option:checked")).to_have_text("Text")
-    expect(page.locator("#empty-rows")).to_have_text("1 row without a text will get no labels.")
+    expect(page.locator("#empty-rows")).to_have_text("1 row without text will get no labels.")
     page.click("text=Label 70 rows")
     expect(page.locator("#progress")).to_have_text("70 rows done.")
     expect(page.locator("#live")).to_have_text("70 rows done.")
@@ -114,8 +114,8 @@ def test_added_cells_cannot_be_formulas(page: Page) -> None:
     assert SCRIPT != IMAGE != FORMULA and page.title() == "hill: text into a taxonomy"
 
 
-def test_a_busy_server_is_waited_for(page: Page, expected_troubles: list[str]) -> None:
-    expected_troubles += ["status of 503"]
+def test_requests_are_retried_if_the_server_is_busy(page: Page, expected_errors: list[str]) -> None:
+    expected_errors += ["status of 503"]
     busy = {"Retry-After": "1"}
     page.route(
         "**/v1/predict",
@@ -128,8 +128,8 @@ def test_a_busy_server_is_waited_for(page: Page, expected_troubles: list[str]) -
     expect(page.locator("#progress")).to_have_text("1 row done.")
 
 
-def test_batches_that_are_too_large_are_halved(page: Page, expected_troubles: list[str]) -> None:
-    expected_troubles += ["status of 413"]
+def test_batches_that_are_too_large_are_halved(page: Page, expected_errors: list[str]) -> None:
+    expected_errors += ["status of 413"]
 
     def refuse(route: Route) -> None:
         texts = route.request.post_data_json["texts"]
@@ -147,8 +147,8 @@ def test_batches_that_are_too_large_are_halved(page: Page, expected_troubles: li
     assert found[-1][-1] == "The body is too large."
 
 
-def test_it_can_be_cancelled(page: Page, expected_troubles: list[str]) -> None:
-    expected_troubles += ["ERR_"]
+def test_labelling_can_be_cancelled(page: Page, expected_errors: list[str]) -> None:
+    expected_errors += ["ERR_"]
     first, held = threading.Event(), []
 
     def hold(route: Route) -> None:
@@ -169,13 +169,13 @@ def test_it_can_be_cancelled(page: Page, expected_troubles: list[str]) -> None:
     assert [bool(row[1]) for row in found[1:]] == [True] * 32 + [False] * 68
 
 
-def test_files_that_are_odd_are_told(page: Page) -> None:
-    told = {
+def test_unusual_files(page: Page) -> None:
+    notes = {
         b"text\n": "This file has no rows",
-        b'text\n"never closed\n': "A quotation mark in this file is never closed",
+        b'text\n"never closed\n': "A quotation mark in this file is not closed",
         "text\ncaf\u00e9\n".encode("cp1252"): "1 row, 1 column, read as Windows-1252",
     }
-    for content, words in told.items():
+    for content, words in notes.items():
         upload(page, "x.csv", content)
         expect(page.locator("#file-note")).to_contain_text(words)
     expect(page.locator("#preview")).to_have_text("caf\u00e9")

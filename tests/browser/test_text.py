@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from hill import HillClassifier
+from hill.classifier import HillClassifier
 from hill.explain import explain
 from tests.browser.conftest import Models, classify
 
@@ -21,7 +21,7 @@ def rows(page: Page, panel: int = 0) -> list[str]:
 
 
 def expected_rows(classifier: HillClassifier, text: str) -> set[str]:
-    """Every place of the animals under labels that stand open: all have children, and those above a predicted one."""
+    """The rows of the animals: the roots, and the children of predicted labels with a predicted child."""
     chosen = set(classifier.predict([text])[0])
     scores = dict(zip(classifier.taxonomy.ids, classifier.predict_proba([text])[0].tolist(), strict=True))
     found = set()
@@ -56,13 +56,13 @@ def test_predicted_paths_are_open_with_their_scores(page: Page, models: Models) 
     classify(page, TEXT)
     assert set(models.animals.predict([TEXT])[0]) == {"a", "m", "f", "bat"}
     assert set(rows(page)) == expected_rows(models.animals, TEXT)
-    assert sum("Bats" in row for row in rows(page)) == 2, "bats stand under both parents"
+    assert sum("Bats" in row for row in rows(page)) == 2, "bats are under both parents"
     expect(page.locator(".paths button")).to_have_count(len(models.animals.predict_paths([TEXT])[0]))
     expect(page.locator(".paths button").first).to_contain_text("Bats")
     expect(page.locator("#live")).to_contain_text("1 path predicted: Bats")
 
 
-def test_bars_are_as_long_as_scores(page: Page, models: Models) -> None:
+def test_the_length_of_a_bar_is_the_score(page: Page, models: Models) -> None:
     classify(page, TEXT)
     scores = models.animals.predict_proba([TEXT])[0]
     item = page.get_by_role("treeitem", name="Plants")
@@ -71,7 +71,7 @@ def test_bars_are_as_long_as_scores(page: Page, models: Models) -> None:
 
 
 @pytest.mark.parametrize("text", [TEXT, "𝒳 😀 cave\n  echo, é leaf wing night"])
-def test_words_are_marked_where_they_stand(page: Page, models: Models, text: str) -> None:
+def test_words_are_marked_at_their_positions(page: Page, models: Models, text: str) -> None:
     classify(page, text)
     page.get_by_role("treeitem", name="Bats").first.locator(".row").click()
     page.wait_for_selector("#why .terms")
@@ -102,7 +102,7 @@ def test_for_and_against_differ_without_colour(page: Page) -> None:
     expect(page.locator("#why .terms section").last).to_contain_text("−")
 
 
-def test_strategy_and_threshold_change_the_labels_at_once(page: Page, models: Models) -> None:
+def test_strategy_and_threshold_change_the_labels(page: Page, models: Models) -> None:
     classify(page, TEXT)
     asked: list[dict[str, object]] = []
     page.on("request", lambda request: asked.append(request.post_data_json) if "predict" in request.url else None)
@@ -113,7 +113,7 @@ def test_strategy_and_threshold_change_the_labels_at_once(page: Page, models: Mo
             )
     expect(page.locator("#threshold-value")).to_have_text("0.99")
     expect(page.locator(".state")).to_contain_text("No label scores above the threshold")
-    assert [body["threshold"] for body in asked] == [0.99], "one request for a movement of the slider"
+    assert [body["threshold"] for body in asked] == [0.99], "one request per movement of the slider"
     with page.expect_response("**/v1/predict"):
         page.select_option("#strategy", "path")
     expect(page.locator("#threshold")).to_be_disabled()
@@ -124,7 +124,7 @@ def test_strategy_and_threshold_change_the_labels_at_once(page: Page, models: Mo
     expect(page.locator(".paths button")).to_have_count(len(other.predict_paths([TEXT])[0]))
 
 
-def test_the_threshold_goes_back_to_the_models_own(page: Page) -> None:
+def test_the_threshold_can_be_reset(page: Page) -> None:
     classify(page, TEXT)
     page.locator(".paths button").click()
     expect(page.locator("#why .about")).to_contain_text(", predicted")
@@ -132,7 +132,7 @@ def test_the_threshold_goes_back_to_the_models_own(page: Page) -> None:
     expect(page.locator(".state")).to_contain_text("No label scores above")
     expect(page.locator("#why .about")).to_contain_text("not predicted")
     page.click("#threshold-own")
-    expect(page.locator("#threshold-value")).to_have_text("the model's own")
+    expect(page.locator("#threshold-value")).to_have_text("default of the model")
     expect(page.locator(".paths button")).to_have_count(1)
 
 
@@ -151,7 +151,7 @@ def test_two_models_side_by_side(page: Page, models: Models) -> None:
     expect(page.locator(".panel h2")).to_have_text(["fewer"])
 
 
-def test_what_was_opened_and_closed_stays_so(page: Page) -> None:
+def test_opened_and_closed_branches_stay_so(page: Page) -> None:
     page.get_by_role("treeitem", name="Animals").locator(".twisty").first.click()
     expect(page.get_by_role("treeitem")).to_have_count(4)
     classify(page, "leaf root bark")
@@ -168,8 +168,8 @@ def test_clearing_the_text_clears_the_scores(page: Page) -> None:
     expect(page.locator(".state")).to_contain_text("Paste a text")
 
 
-def test_an_error_is_told_and_tried_again(page: Page, expected_troubles: list[str]) -> None:
-    expected_troubles += ["status of 504", "ERR_FAILED"]
+def test_an_error_is_shown_and_can_be_retried(page: Page, expected_errors: list[str]) -> None:
+    expected_errors += ["status of 504", "ERR_FAILED"]
 
     def late(route: Route) -> None:
         route.fulfill(status=504, json={"detail": "the request took longer than 30 seconds"})
@@ -179,6 +179,6 @@ def test_an_error_is_told_and_tried_again(page: Page, expected_troubles: list[st
     expect(page.get_by_role("alert")).to_have_text("The request took longer than 30 seconds.")
     page.route("**/v1/predict", lambda route: route.abort(), times=1)
     page.get_by_role("button", name="Try again").click()
-    expect(page.get_by_role("alert")).to_contain_text("The server does not answer.")
+    expect(page.get_by_role("alert")).to_contain_text("The server does not respond.")
     page.get_by_role("button", name="Try again").click()
     expect(page.locator(".paths button")).to_have_count(1)

@@ -1,4 +1,4 @@
-"""Every fault many times: `python -m tests.faults`, which prints what was tried, survived and lost."""
+"""`python -m tests.faults`: inject every fault many times, and print how many were survived."""
 
 import os
 import sys

@@ -1,79 +1,95 @@
-"""Processes killed at any moment, then started again: what they leave in the end is what they would have left."""
+"""Processes that are killed at any moment and started again give the same result as without a kill."""
 
 import os
 import signal
+import sys
 from itertools import count
 from pathlib import Path
 
 import numpy as np
 
-import hill.train.files
-from hill.train.files import check_folder
-from hill.train.run import check_out
-from tests.faults import tell, times
-from tests.faults.made import check_whole, end, lasting, learn, lost, predict, states, write_source
+from hill.io import DRAFT, check_folder, finish_save, save_folder
+from tests.faults import record, times
+from tests.faults.helpers import check_complete, end, learn, lost, measure_seconds, predict, write_source
 from tests.forks import start
 
 
-def test_trainings_killed_at_any_moment(tiny_encoder: Path, unbroken: Path, tmp_path: Path) -> None:
-    """A checkpoint is written after every step, which takes most of the time: most kills come while one is written."""
-    lasts, draw, kills, drafts = lasting(learn, tiny_encoder, tmp_path / "first"), np.random.default_rng(0), 0, 0
-    assert lost(unbroken, tmp_path / "first") == 0
+def test_trainings_killed_at_any_moment(tiny_encoder: Path, reference: Path, tmp_path: Path) -> None:
+    """Checkpoints are written after every step and take most of the time, so most kills happen during a write."""
+    seconds = measure_seconds(learn, tiny_encoder, tmp_path / "first")
+    draw, kills, drafts = np.random.default_rng(0), 0, 0
+    assert lost(reference, tmp_path / "first") == 0
     for number in count():
         if kills >= times(4, 50):
             break
         out, deaths = tmp_path / f"training{number}", 0
         while not (out / "config.json").exists():
             process = start(learn, tiny_encoder, out, resume=out.exists())
-            killed = end(process, after=draw.uniform(0, lasts)) == -signal.SIGKILL
+            killed = end(process, after=draw.uniform(0, seconds)) == -signal.SIGKILL
             assert killed or process.exitcode == 0
             deaths += killed
-            drafts += len(list((out / "checkpoints").glob(".*.draft")))
-            check_whole(out)
+            drafts += len(list((out / "checkpoints").glob(f"*/{DRAFT}")))
+            check_complete(out)
         for _ in range(deaths):
-            tell("training killed", lost(unbroken, out))
+            record("training killed", lost(reference, out))
         kills += deaths
-    assert drafts or kills < 10, "no kill came while a checkpoint was written"
+    assert drafts or kills < 10, "no kill happened while a checkpoint was written"
 
 
 def test_predictions_killed_at_any_moment(tmp_path: Path) -> None:
     model, source = write_source(tmp_path, 12)
-    lasts, draw = lasting(predict, model, source, tmp_path / "unbroken", 1), np.random.default_rng(1)
+    seconds, draw = measure_seconds(predict, model, source, tmp_path / "reference", 1), np.random.default_rng(1)
     for trial in range(times(2, 25)):
         out, workers = tmp_path / f"out{trial}", 2 if trial % 5 == 4 else 1
         process = start(predict, model, source, out, workers)
-        killed = end(process, after=draw.uniform(0, lasts * workers)) == -signal.SIGKILL
+        killed = end(process, after=draw.uniform(0, seconds * workers)) == -signal.SIGKILL
         for part in out.glob("*.parquet"):
-            assert part.read_bytes() == (tmp_path / "unbroken" / part.name).read_bytes(), "a part is whole or not there"
+            assert part.read_bytes() == (tmp_path / "reference" / part.name).read_bytes()
         predict(model, source, out, 1)
-        tell("predictions killed" if killed else "predictions that were faster", lost(tmp_path / "unbroken", out))
+        record(
+            "predictions killed" if killed else "predictions that ended before the kill",
+            lost(tmp_path / "reference", out),
+        )
 
 
-def test_a_save_killed_between_its_two_renames(tiny_encoder: Path, unbroken: Path, tmp_path: Path) -> None:
-    """Where a disk cannot swap folders there is a moment without the folder; the next start names the old one again."""
-    out = tmp_path / "out"
-    process = start(learn_without_swap, tiny_encoder, out)
-    process.join(60)
-    assert process.exitcode == 9 and not out.exists()
-    (old,) = [path for path in tmp_path.iterdir() if path.suffix == ".old"]
-    assert states(old)
-    check_out(out, resume=True)
-    assert states(out) and [path.name for path in tmp_path.iterdir()] == ["out"]
-    learn(tiny_encoder, out, resume=True)
-    check_folder(out)
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    tell("save killed between renames", lost(unbroken, out))
+def test_a_save_killed_at_any_moment(tmp_path: Path) -> None:
+    """The process ends before each change of the file system in turn: the folder has the old save or the new one."""
+    for last in count():
+        folder = tmp_path / f"save{last}"
+        save(folder, 1)
+        (folder / "mine").write_text("mine")
+        process = start(save_until, folder, last)
+        process.join(60)
+        finish_save(folder)
+        check_folder(folder)
+        found = {file.name: file.read_text() for file in folder.glob("*.txt")}
+        assert found in (
+            {"a.txt": "1", "b.txt": "1"},
+            {"a.txt": "2", "c.txt": "2"},
+            {"a.txt": "2", "b.txt": "1", "c.txt": "2"},
+        )
+        assert (folder / "mine").read_text() == "mine"
+        save(folder, 2)
+        check_folder(folder)
+        record("save killed", 0)
+        if process.exitcode == 0:
+            break
+    assert last > 10
 
 
-def learn_without_swap(encoder: Path, out: Path) -> None:
-    """The training on a disk that cannot swap folders, killed when the model is about to have its name."""
-    rename = Path.rename
+def save(folder: Path, content: int) -> None:
+    with save_folder(folder) as draft:
+        for name in ("a", "b" if content == 1 else "c"):
+            (draft / f"{name}.txt").write_text(str(content))
 
-    def die(path: Path, target: Path) -> Path:
-        if target == out:
+
+def save_until(folder: Path, last: int) -> None:
+    """Save, but end the process after this many changes of the file system."""
+    left = iter(range(last))
+
+    def stop(event: str, _: object) -> None:
+        if event in ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "shutil.rmtree") and next(left, None) is None:
             os._exit(9)
-        return rename(path, target)
 
-    hill.train.files.swap = lambda one, other: False
-    Path.rename = die  # type: ignore[method-assign, assignment]
-    learn(encoder, out)
+    sys.addaudithook(stop)
+    save(folder, 2)

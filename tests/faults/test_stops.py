@@ -1,4 +1,4 @@
-"""Signals, double starts and clocks that go backwards."""
+"""Signals, double starts, and clocks that go backwards."""
 
 import json
 import os
@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from hill.cli import app
-from hill.disk import claimed, is_claimed
+from hill.cli.common import app
 from hill.errors import CheckpointError
+from hill.io import is_locked, lock_folder
 from hill.train import Step
-from hill.train.run import check_out
-from hill.train.stop import Stop, Stopped
-from tests.faults import tell, times
-from tests.faults.made import (
-    check_whole,
+from hill.train.distributed import Stopped
+from hill.train.trainer import StopSignal, check_output_folder
+from tests.faults import record, times
+from tests.faults.helpers import (
+    check_complete,
     command,
+    command_with_pause,
     end,
-    held,
     learn,
     learn_slowly,
     lost,
@@ -32,33 +32,33 @@ from tests.faults.made import (
     write_data,
 )
 from tests.forks import start
-from tests.test_train import toy_data
+from tests.train.test_trainer import toy_data
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_command_stops_after_the_step_and_says_how_to_go_on(
-    tiny_encoder: Path, unbroken: Path, tmp_path: Path, number: int
+def test_the_command_stops_after_the_step_and_can_be_resumed(
+    tiny_encoder: Path, reference: Path, tmp_path: Path, number: int
 ) -> None:
     given = [*write_data(tmp_path), "--encoder", str(tiny_encoder), "--set", "train.checkpoint_seconds=0"]
     for trial in range(times(1, 5)):
         out, said, go = tmp_path / f"out{trial}", tmp_path / "said", tmp_path / f"go{trial}"
-        process = start(held, [*given, "--out", str(out)], said, go)
+        process = start(command_with_pause, [*given, "--out", str(out)], said, go)
         wait_for_state(out)
         os.kill(process.pid, number)
         go.touch()
         assert end(process, after=60) == 128 + number, said.read_text()
-        assert "stopping after this step; once more to stop at once" in said.read_text()
+        assert "stopping after this step; repeat to stop at once" in said.read_text()
         assert "hill: stopped after step" in said.read_text().splitlines()[-1]
         assert not (out / "config.json").exists()
         again = start(command, [*given, "--out", str(out), "--resume"], said)
         assert end(again, after=60) == 0, said.read_text()
         assert "resumed after step" in said.read_text()
-        tell(f"{signal.Signals(number).name} to hill train", lost(unbroken, out))
+        record(f"{signal.Signals(number).name} to hill train", lost(reference, out))
 
 
-def test_an_interrupt_in_python_leaves_a_checkpoint(tiny_encoder: Path, unbroken: Path, tmp_path: Path) -> None:
+def test_an_interrupt_in_python_leaves_a_checkpoint(tiny_encoder: Path, reference: Path, tmp_path: Path) -> None:
     model, out = tiny(tiny_encoder, checkpoint_seconds=3600.0), tmp_path / "out"
-    with pytest.raises(KeyboardInterrupt, match="stopped after step 5; to go on"):
+    with pytest.raises(KeyboardInterrupt, match="stopped after step 5; to continue"):
         for report in model.training(toy_data(model.taxonomy), out):
             if isinstance(report, Step) and report.step == 5:
                 os.kill(os.getpid(), signal.SIGINT)
@@ -67,52 +67,52 @@ def test_an_interrupt_in_python_leaves_a_checkpoint(tiny_encoder: Path, unbroken
     with (out / "log.jsonl").open("a") as file:
         file.write('{"seconds": 1.0, "st')
     learn(tiny_encoder, out, resume=True)
-    check_whole(out)
-    tell("interrupt in Python", lost(unbroken, out))
+    check_complete(out)
+    record("interrupt in Python", lost(reference, out))
 
 
 def test_the_second_signal_stops_at_once() -> None:
-    with Stop(True) as stop:
+    with StopSignal(True) as stop:
         os.kill(os.getpid(), signal.SIGINT)
-        assert stop.asked == signal.SIGINT
+        assert stop.received == signal.SIGINT
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert (Stopped(signal.SIGTERM, "").code, Stopped(signal.SIGINT, "").code) == (143, 130)
 
 
-def test_who_listens_already_goes_on_listening() -> None:
-    heard = []
-    before = signal.signal(signal.SIGTERM, lambda *given: heard.append(given[0]))
+def test_existing_signal_handlers_stay() -> None:
+    received = []
+    before = signal.signal(signal.SIGTERM, lambda *given: received.append(given[0]))
     try:
-        with Stop(True) as stop:
+        with StopSignal(True) as stop:
             os.kill(os.getpid(), signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert heard == [signal.SIGTERM] and not stop.asked
+    assert received == [signal.SIGTERM] and not stop.received
 
 
-def test_other_threads_and_ranks_do_not_listen() -> None:
+def test_other_threads_and_ranks_install_no_handler() -> None:
     def enter() -> None:
-        with Stop(True):
-            kept.append(signal.getsignal(signal.SIGINT))
+        with StopSignal(True):
+            handlers.append(signal.getsignal(signal.SIGINT))
 
-    kept: list[Any] = []
+    handlers: list[Any] = []
     thread = threading.Thread(target=enter)
     thread.start()
     thread.join()
-    with Stop(False):
-        kept.append(signal.getsignal(signal.SIGINT))
-    assert kept == [signal.default_int_handler] * 2
+    with StopSignal(False):
+        handlers.append(signal.getsignal(signal.SIGINT))
+    assert handlers == [signal.default_int_handler] * 2
 
 
-def test_a_folder_is_for_one_training_at_a_time(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_one_training_per_folder_at_a_time(tiny_encoder: Path, tmp_path: Path) -> None:
     given = [*write_data(tmp_path), "--encoder", str(tiny_encoder)]
     for trial in range(times(1, 5)):
         out = tmp_path / f"out{trial}"
         process = start(learn_slowly, tiny_encoder, out)
         wait_for_state(out)
-        assert is_claimed(out)
+        assert is_locked(out)
         before = {path: path.stat().st_mtime_ns for path in out.rglob("*.jsonl")}
         for more in ([], ["--resume"]):
             result = CliRunner().invoke(app, [*given, "--out", str(out), *more])
@@ -121,12 +121,12 @@ def test_a_folder_is_for_one_training_at_a_time(tiny_encoder: Path, tmp_path: Pa
         with pytest.raises(CheckpointError, match=f"another process writes to '{out}'"):
             learn(tiny_encoder, out, resume=True)
         assert before == {path: path.stat().st_mtime_ns for path in out.rglob("*.jsonl")}
-        assert end(process) == -signal.SIGKILL, "it was still at work"
-        assert not is_claimed(out)
-        check_out(out, resume=True)
-        with claimed(out), claimed(out):
-            assert not is_claimed(out)
-        tell("second start in the same folder", 0)
+        assert end(process) == -signal.SIGKILL, "it was still running"
+        assert not is_locked(out)
+        check_output_folder(out, resume=True)
+        with lock_folder(out), lock_folder(out):
+            assert not is_locked(out)
+        record("second start in the same folder", 0)
 
 
 def test_a_clock_that_goes_backwards(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,4 +136,4 @@ def test_a_clock_that_goes_backwards(tiny_encoder: Path, tmp_path: Path, monkeyp
     log = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
     seconds = [line["seconds"] for line in log]
     assert len(seconds) > 5 and seconds == sorted(seconds) and 0 <= seconds[0] < seconds[-1] < 600
-    tell("clock that goes backwards", 0)
+    record("clock that goes backwards", 0)

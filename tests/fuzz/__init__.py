@@ -1,1 +1,1 @@
-"""Bad input for every reader: each input is accepted, or refused in one readable line."""
+"""Fuzzing of every reader: each input is accepted, or refused with one readable line."""

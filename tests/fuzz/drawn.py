@@ -1,4 +1,4 @@
-"""Inputs drawn from the grammar of each format, with everything that may stand in it and much that may not."""
+"""Hypothesis strategies for each format, with valid and invalid content."""
 
 import csv
 import io
@@ -19,11 +19,11 @@ ODD = st.sampled_from(TOKENS) | EVERYTHING
 IDS = st.sampled_from(["a", "b", "c", "d", "Root", "A > B", "é", "e\u0301", "שלום", "👩‍👧", " a ", ""]) | ODD
 FEW = {"max_size": 6}
 NUMBERS = st.integers() | st.floats() | st.sampled_from([10**30, 10**400, -(2**63), math.nan, 1e308])
-PLAIN = (st.none() | st.booleans() | NUMBERS | ODD).map(lambda value: value)  # one alternative beside others
+PLAIN = (st.none() | st.booleans() | NUMBERS | ODD).map(lambda value: value)  # one alternative, not several
 
 
 def _values(keys: SearchStrategy[str]) -> SearchStrategy[Any]:
-    """JSON values whose objects have these keys among others."""
+    """JSON values; objects have these keys, among others."""
     return st.recursive(
         PLAIN, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(keys | ODD, inner, max_size=4), max_leaves=10
     )
@@ -33,8 +33,8 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _lines(cell: SearchStrategy[str], mark: str, least: int = 1) -> SearchStrategy[str]:
-    row = st.lists(cell, min_size=least, max_size=5).map(mark.join)
+def _lines(cell: SearchStrategy[str], mark: str, min_size: int = 1) -> SearchStrategy[str]:
+    row = st.lists(cell, min_size=min_size, max_size=5).map(mark.join)
     return st.lists(row, min_size=1, max_size=8).map("\n".join)
 
 
@@ -57,7 +57,7 @@ KEYS = st.sampled_from(["name", "children", "id", "parents", "description", "for
 
 
 def taxonomies() -> dict[str, SearchStrategy[Files]]:
-    """By format."""
+    """Taxonomies by format."""
     tsv = st.tuples(HEADS, ROWS).map(lambda parts: "\n".join("\t".join(row) for row in [parts[0], *parts[1]]))
     form = st.fixed_dictionaries(
         {"format": st.just("hill-taxonomy"), "version": st.sampled_from([1, 1, 2]), "labels": st.lists(LABEL, **FEW)}
@@ -132,7 +132,7 @@ def data() -> dict[str, SearchStrategy[Files]]:
 
 
 def _tables(records: list[dict[str, Any]]) -> SearchStrategy[Files]:
-    """Tables of one type a column, as far as the values of the records are of one."""
+    """Parquet tables whose columns have various types."""
     names = st.lists(st.sampled_from(["text", "labels", "id", "text", "more"]), min_size=1, max_size=4, unique=True)
     columns = st.sampled_from(
         [
@@ -162,7 +162,7 @@ def _parquet(columns: dict[str, list[Any]]) -> Files:
 
 
 def settings(known: list[str]) -> SearchStrategy[Files]:
-    """A TOML file and assignments, with names of settings that there are and others."""
+    """A TOML file and assignments, with known and unknown settings."""
     names = st.sampled_from(known) | ODD
     value = PLAIN.map(_toml) | st.sampled_from(["[1, 2]", "{a = 1}", "'x'", "1979-05-27", "0xff", "inf", "nan", "x"])
     pairs = st.tuples(names, value)
@@ -191,7 +191,7 @@ ASKED = st.sampled_from(
 
 
 def requests() -> SearchStrategy[Files]:
-    """Requests as they stand on the wire: a line, headers, a body."""
+    """HTTP requests: a request line, headers and a body."""
     usual = st.fixed_dictionaries(
         {"text": st.sampled_from(["fur", "cave echo"]) | PLAIN},
         optional={
@@ -215,7 +215,7 @@ def requests() -> SearchStrategy[Files]:
 
 
 def operations(folders: list[Files]) -> SearchStrategy[Files]:
-    """A folder in which one JSON document has another value somewhere."""
+    """Folders in which one value of one JSON document is replaced."""
     choices = [(files, name) for files in folders for name in files if name.endswith(".json")]
 
     def operate(choice: tuple[Files, str], value: Any, seed: int) -> Files:

@@ -1,6 +1,6 @@
-"""Inputs that are guided by coverage: atheris keeps what reaches new lines and goes on from there.
+"""Coverage-guided fuzzing with atheris, which mutates inputs that reach new lines.
 
-It is not among the packages of the tests: `pip install atheris`. Its wheels are for Linux.
+The tests do not need it: `pip install atheris` (Linux only).
 """
 
 import importlib.util
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def guide(names: list[str], inputs: int, seed: int, out: Path) -> int:
-    """Give readers their inputs, one after the other, in processes whose imports are instrumented."""
+    """Fuzz readers one after the other, in processes with instrumented imports."""
     from tests.fuzz.run import shares
 
     if importlib.util.find_spec("atheris") is None:
@@ -29,7 +29,7 @@ def guide(names: list[str], inputs: int, seed: int, out: Path) -> int:
 
 
 def main(name: str, count: int, seed: int, out: Path) -> None:
-    """Give one reader its inputs: the first byte of each tells which file of which seed the others replace."""
+    """Fuzz one reader. The first byte of each input selects the file of a seed that the other bytes replace."""
     import atheris
 
     with atheris.instrument_imports(include=["hill"]):
@@ -73,7 +73,7 @@ def _end(row: "Row") -> Any:
 
     show([row], Path("build/fuzz"))
     sys.stdout.flush()
-    os._exit(bool(row.found))  # atheris has no other end
+    os._exit(bool(row.found))  # atheris has no other way to stop
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The law: an input is accepted or refused with a HillError of one readable line, in time, in memory and in silence."""
+"""What is checked: an input is accepted, or refused with a one-line HillError, within limits and without output."""
 
 import contextlib
 import faulthandler
@@ -17,32 +17,32 @@ from typing import Any, NamedTuple
 from hill.errors import HillError
 
 SECONDS = 5.0
-"""Most seconds of work for an input."""
+"""Maximum CPU seconds per input."""
 PATIENCE = 4
-"""Times longer that one may take which only waits: others use the machine too."""
+"""Factor for wall-clock time, because the machine may be busy."""
 MEMORY = 2**30
 LONGEST = 2_000
-"""Characters of a message that can still be read."""
+"""Maximum number of characters of a message."""
 UNREADABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What breaks a line, moves a terminal's cursor, turns the direction of writing, or is no character."""
+"""Line breaks, terminal control characters, changes of the writing direction, and surrogates."""
 
 
 class Hang(BaseException):
-    """An input took too long; no `except Exception` on the way holds it up."""
+    """An input took too long. Not an `Exception`, so that no handler catches it."""
 
 
 class Verdict(NamedTuple):
-    """What became of an input: accepted, refused or found, with the message or what broke the law."""
+    """The result of an input: `accepted`, `refused` or `found` (a finding), with the message or the reason."""
 
     kind: str
     reason: str = ""
 
 
 def judge(read: Callable[[], Any], seconds: float = SECONDS, memory: int = MEMORY) -> Verdict:
-    """Read an input under the law."""
-    noises: list[str] = []
+    """Read an input and check the behaviour."""
+    outputs: list[str] = []
     try:
-        with _quiet(noises), _limited(memory), _watched(seconds):
+        with _quiet(outputs), _limited(memory), _watched(seconds):
             read()
         verdict = Verdict("accepted")
     except HillError as error:
@@ -53,7 +53,7 @@ def judge(read: Callable[[], Any], seconds: float = SECONDS, memory: int = MEMOR
         if isinstance(error, KeyboardInterrupt):
             raise
         verdict = Verdict("found", _place(error))
-    return Verdict("found", noises[0]) if noises and verdict.kind != "found" else verdict
+    return Verdict("found", outputs[0]) if outputs and verdict.kind != "found" else verdict
 
 
 def _judge_message(message: str) -> Verdict:
@@ -65,20 +65,20 @@ def _judge_message(message: str) -> Verdict:
 
 
 def _place(error: BaseException) -> str:
-    """The error and the line of this package that it came through last."""
+    """The error, and the last line of this package in its traceback."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if "/hill/" in frame.filename] or frames
-    where = f"{Path(own[-1].filename).name}:{own[-1].lineno} in {own[-1].name}" if own else "nowhere"
+    ours = [frame for frame in frames if "/hill/" in frame.filename] or frames
+    where = f"{Path(ours[-1].filename).name}:{ours[-1].lineno} in {ours[-1].name}" if ours else "nowhere"
     return f"{type(error).__name__} at {where}: {str(error)[:200]!a}"
 
 
 @contextlib.contextmanager
-def _quiet(noises: list[str]) -> Iterator[None]:
-    """Warnings, log records and whatever is printed are noise."""
+def _quiet(outputs: list[str]) -> Iterator[None]:
+    """Collect warnings, log records and printed text."""
 
     class Listener(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            noises.append(f"logged: {record.getMessage()[:200]!a}")
+            outputs.append(f"logged: {record.getMessage()[:200]!a}")
 
     listener, printed = Listener(logging.WARNING), io.StringIO()
     logging.getLogger().addHandler(listener)
@@ -89,17 +89,17 @@ def _quiet(noises: list[str]) -> Iterator[None]:
                 yield
     finally:
         logging.getLogger().removeHandler(listener)
-        noises.extend(f"warned: {each.category.__name__}: {str(each.message)[:200]!a}" for each in warned)
+        outputs.extend(f"warned: {each.category.__name__}: {str(each.message)[:200]!a}" for each in warned)
         if printed.getvalue():
-            noises.append(f"printed: {printed.getvalue()[:200]!a}")
+            outputs.append(f"printed: {printed.getvalue()[:200]!a}")
 
 
 @contextlib.contextmanager
 def _limited(memory: int) -> Iterator[None]:
-    """No more address space than now and so many bytes; what needs more is refused it."""
+    """Limit the address space to its current size and this many more bytes."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
-    except OSError:  # a system that does not tell
+    except OSError:  # not Linux
         yield
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -112,13 +112,16 @@ def _limited(memory: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _watched(seconds: float) -> Iterator[None]:
-    """Raise `Hang` when time is up; end the process where not even that helps."""
+    """Raise `Hang` after a timeout; end the process if that has no effect."""
 
-    def ring(*_: object) -> None:
+    def raise_hang(*_: object) -> None:
         raise Hang
 
     faulthandler.dump_traceback_later(2 * PATIENCE * seconds, exit=True, file=sys.__stderr__)
-    bells = {signal.SIGPROF: signal.signal(signal.SIGPROF, ring), signal.SIGALRM: signal.signal(signal.SIGALRM, ring)}
+    handlers = {
+        signal.SIGPROF: signal.signal(signal.SIGPROF, raise_hang),
+        signal.SIGALRM: signal.signal(signal.SIGALRM, raise_hang),
+    }
     signal.setitimer(signal.ITIMER_PROF, seconds)
     signal.setitimer(signal.ITIMER_REAL, PATIENCE * seconds)
     try:
@@ -126,6 +129,6 @@ def _watched(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in bells.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
         faulthandler.cancel_dump_traceback_later()

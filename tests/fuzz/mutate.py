@@ -1,4 +1,4 @@
-"""A seeded mutator of valid files: bytes, lines, tokens, values of JSON, and what is packed in archives."""
+"""A seeded mutator of valid files: bytes, lines, tokens, JSON values, and the content of archives."""
 
 import gzip
 import io
@@ -35,21 +35,21 @@ TOKENS = [
     *ENTITIES,
     *(token for row in SPACED for token in row.split(" ")),
 ]
-"""What stands in for words, or between them."""
+"""Replacements for tokens, and insertions."""
 NUMBERS = [0, 1, -1, 10**30, 10**400, 0.5, float("nan"), float("inf")]
 LISTS = [[], {}, [None], [[]], {"": None}, [0, 1], ["a"], [["a", "b"], "c"], {"id": 1, "name": []}]
 VALUES: list[Any] = [None, True, False, *NUMBERS, "", "a", "cpu", "\ud800", "\0", "a" * 5_000, *LISTS]
-"""Values that stand in for others in JSON."""
+"""Replacements for JSON values."""
 ENCODINGS = ("utf-16", "utf-16-be", "utf-32", "utf-8-sig", "latin-1", "cp037", "utf-7")
 
 
 def mutated(content: bytes, others: list[bytes], name: str, draw: Random) -> bytes:
-    """The content of a file of this name, changed a few times; now and then inside what is packed."""
+    """Mutate the content of a file a few times; for archives often inside the archive."""
     pack = next((change for ending, change in PACKED.items() if name.endswith(ending)), None)
     if pack and draw.random() < 0.7:
         try:
             return pack(content, others, draw)
-        except Exception:  # what was changed before may be no archive any more
+        except Exception:  # an earlier mutation may have broken the archive
             pass
     for _ in range(draw.choice((1, 1, 1, 2, 3, 6))):
         content = draw.choice(CHANGES)(content, others, draw)[:LARGEST]
@@ -128,13 +128,13 @@ def _encode(content: bytes, others: list[bytes], draw: Random) -> bytes:
     return content.decode("utf-8", "replace").encode(draw.choice(ENCODINGS), "replace")
 
 
-def _mark(content: bytes, others: list[bytes], draw: Random) -> bytes:
+def _add_magic_bytes(content: bytes, others: list[bytes], draw: Random) -> bytes:
     marks = (b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf", b"\x1f\x8b", b"PK\x03\x04", b"PAR1", b"\0\0\xfe\xff")
     return draw.choice(marks) + content
 
 
-def _surgery(content: bytes, others: list[bytes], draw: Random) -> bytes:
-    """Another value at some place of a JSON document, or of one line of JSON Lines."""
+def _change_json_value(content: bytes, others: list[bytes], draw: Random) -> bytes:
+    """Replace a value of a JSON document, or of one line of JSON Lines."""
     try:
         return dump(operated(json.loads(content), draw))
     except (ValueError, RecursionError):
@@ -148,7 +148,7 @@ def _surgery(content: bytes, others: list[bytes], draw: Random) -> bytes:
 
 
 def operated(document: Any, draw: Random, value: Any = VALUES) -> Any:
-    """The document with one value in it replaced, removed, doubled or put inside itself."""
+    """The document with one value replaced, removed, duplicated or nested."""
     if not isinstance(document, dict | list) or not document or draw.random() < 0.1:
         new = draw.choice(VALUES) if value is VALUES else value
         return draw.choice([new, new, [document], {"name": document}])
@@ -168,14 +168,14 @@ def operated(document: Any, draw: Random, value: Any = VALUES) -> Any:
 
 
 def dump(document: Any) -> bytes:
-    """JSON, half surrogates and all."""
+    """JSON, also with lone surrogates."""
     return json.dumps(document).encode()
 
 
 Change = Callable[[bytes, list[bytes], Random], bytes]
 CHANGES: list[Change] = [
     *(_flip, _cut, _remove, _repeat, _splice, _insert, _insert, _replace_token, _replace_token, _replace_token),
-    *(_lines, _lines, _nest, _encode, _mark, _surgery, _surgery, _surgery),
+    *(_lines, _lines, _nest, _encode, _add_magic_bytes, _change_json_value, _change_json_value, _change_json_value),
 ]
 
 
@@ -207,7 +207,7 @@ def _inside_tar(content: bytes, others: list[bytes], draw: Random) -> bytes:
 
 
 def _inside_safetensors(content: bytes, others: list[bytes], draw: Random) -> bytes:
-    """The header alone is text: it tells names, types, shapes and places of the numbers that follow it."""
+    """Mutate the header, which has the names, types, shapes and offsets of the tensors."""
     (size,) = struct.unpack("<Q", content[:8])
     header = mutated(content[8 : 8 + size], [content[8 : 8 + size]], "", draw)
     return struct.pack("<Q", len(header)) + header + content[8 + size :]

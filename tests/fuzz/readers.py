@@ -1,4 +1,4 @@
-"""Every reader of the package: what it is given to begin with, and how it is called."""
+"""Every reader of the package, with its seeds and how it is called."""
 
 import contextlib
 import gzip
@@ -14,12 +14,10 @@ from hypothesis.strategies import SearchStrategy
 from rich.console import Console
 
 from hill.data import read_data
-from hill.data.check import check
-from hill.data.prepare import prepare
-from hill.data.records import read_fields
-from hill.data.report import print_check
-from hill.data.xlsx import read_xlsx
+from hill.data.check import check, print_check
+from hill.data.readers import read_fields
 from hill.errors import DataError
+from hill.research.datasets import prepare, read_xlsx
 from hill.settings import make, read_settings
 from hill.taxonomy import Taxonomy, read_taxonomy, write_taxonomy
 from hill.tree import build_tree
@@ -37,7 +35,7 @@ class Reader:
     read: Callable[[Path], Any]
     drawn: Callable[[], SearchStrategy[Files]] | None = None
     weight: float = 1.0
-    """Its share of the inputs, beside those of others."""
+    """Relative share of the inputs."""
 
 
 def _one(folder: Path) -> Path:
@@ -45,7 +43,7 @@ def _one(folder: Path) -> Path:
 
 
 def _taxonomy(folder: Path) -> None:
-    """What is accepted can be used: looked up, encoded in a tree, written, and read again as it was."""
+    """A taxonomy that is accepted can be searched, encoded in a tree, written, and read again."""
     taxonomy = read_taxonomy(_one(folder))
     repr(taxonomy)
     for label in taxonomy.labels[:20]:
@@ -60,14 +58,14 @@ def _taxonomy(folder: Path) -> None:
 
 
 def _data(taxonomy: Taxonomy, folder: Path) -> None:
-    """A check tells all that is wrong and can be printed; reading for training and for prediction refuses."""
+    """A check reports all problems and can be printed; reading for training or prediction refuses them."""
     found = check(folder, taxonomy)
     with io.TextIOWrapper(io.BytesIO(), encoding="utf-8") as terminal:
-        terminal.write(json.dumps(found.document(), ensure_ascii=False))
+        terminal.write(json.dumps(found.to_dict(), ensure_ascii=False))
         print_check(found, Console(file=terminal))
-    for problem in found.document()["problems"]:
+    for problem in found.to_dict()["problems"]:
         for example in problem["examples"]:
-            assert "\n" not in example["message"], "a problem of several lines"
+            assert "\n" not in example["message"], "the message has several lines"
     with contextlib.suppress(DataError):
         list(read_fields([_one(folder)]))
     for documents in read_data(folder, taxonomy).values():
@@ -106,13 +104,13 @@ def _table() -> list[Files]:
 
 
 def _rcv1() -> list[Files]:
-    from tests.test_prepare_rcv1 import write_rcv1
+    from tests.research.test_rcv1 import write_rcv1
 
     return [seeds.written(write_rcv1, "tar.xz"), seeds.written(write_rcv1, "folder")]
 
 
 def _nyt() -> list[Files]:
-    from tests.test_prepare_nyt import write_nyt
+    from tests.research.test_nyt import write_nyt
 
     return [seeds.written(write_nyt, "flat"), seeds.written(write_nyt, "tgz")]
 
@@ -127,7 +125,7 @@ def _kinds() -> dict[str, type]:
 
 
 def _settings(folder: Path) -> None:
-    """As `hill train` reads a file and `--set`, and as a classifier reads a dictionary."""
+    """Read settings like `hill train` (a file and `--set`) and like a classifier (a dictionary)."""
     kinds = _kinds()
     assignments = (folder / "set").read_bytes().decode("utf-8", "surrogateescape").split("\n")
     found = read_settings(folder / "run.toml", filter(str.strip, assignments), kinds)

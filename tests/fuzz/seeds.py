@@ -1,4 +1,4 @@
-"""Valid files to begin with, by reader."""
+"""Valid files per reader, from which inputs are mutated."""
 
 import io
 import json
@@ -42,12 +42,14 @@ RECORDS = [
 TSV = "id\ttext\tlabels\n1\ta bat\tbat\n2\tfur\tm|f\n"
 CSV = 'id,text,labels\n1,"a bat, and ""more""",bat\n2,"two\nlines",m|f\n3,fur,"[""m"", ""a""]"\n'
 SHEET = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+PACKAGE = "http://schemas.openxmlformats.org/package/2006"
+OFFICE = "application/vnd.openxmlformats-officedocument"
 LINKS = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 HEADER = ("Y1", "Y2", "Y", "Domain", "area", "keywords", "Abstract")
 
 
 def taxonomies() -> dict[str, list[Files]]:
-    """Every format that `read_taxonomy` reads, by the ending of its name."""
+    """Taxonomies in every format that `read_taxonomy` reads."""
     return {
         "tsv": [{"t.tsv": TABLE.encode()}, {"t.tsv": b"a\t\tA\nb\ta\tB\n"}, {"t.tsv": b"id\tname\na\tA\n"}],
         "csv": [{"t.csv": TABLE.replace("\t", ",").encode()}, {"t.csv": b'id;name;parents\na;A;\nc;"C\nD";a\n'}],
@@ -63,7 +65,7 @@ def taxonomies() -> dict[str, list[Files]]:
 
 
 def settings() -> list[Files]:
-    """A TOML file, and what follows `--set`, one a line."""
+    """A TOML file, and the values of `--set`, one per line."""
     toml = '[model]\nheight = 3\nencoder = "minilm"\n[train]\nepochs = 2\nlr = 1e-3\n[decode]\nthreshold = 0.4\n'
     return [{"run.toml": toml.encode(), "set": b'train.epochs=3\ndata.max_length = 64\ndecode.strategy="path"\n'}]
 
@@ -79,13 +81,19 @@ def workbook(cells: list[list[str]], strings: list[str]) -> bytes:
         + "</row>"
         for row in cells
     )
-    sheets = f'<workbook xmlns="{SHEET}" xmlns:r="{LINKS}"><sheets><sheet name="A" r:id="r1"/></sheets></workbook>'
-    relation = '<Relationships><Relationship Id="r1" Target="worksheets/sheet1.xml"/></Relationships>'
+    sheets = '<sheets><sheet name="A" sheetId="1" r:id="r1"/></sheets>'
+    relation = f'<Relationship Id="r1" Type="{LINKS}/worksheet" Target="worksheets/sheet1.xml"/>'
     shared = "".join(f"<si><r><t>{text}</t></r></si>" for text in strings)
+    parts = {"workbook": "sheet.main", "sharedStrings": "sharedStrings", "worksheets/sheet1": "worksheet"}
+    types = "".join(
+        f'<Override PartName="/xl/{part}.xml" ContentType="{OFFICE}.spreadsheetml.{kind}+xml"/>'
+        for part, kind in parts.items()
+    )
     return zipped(
         {
-            "xl/workbook.xml": sheets,
-            "xl/_rels/workbook.xml.rels": relation,
+            "[Content_Types].xml": f'<Types xmlns="{PACKAGE}/content-types">{types}</Types>',
+            "xl/workbook.xml": f'<workbook xmlns="{SHEET}" xmlns:r="{LINKS}">{sheets}</workbook>',
+            "xl/_rels/workbook.xml.rels": f'<Relationships xmlns="{PACKAGE}/relationships">{relation}</Relationships>',
             "xl/sharedStrings.xml": f'<sst xmlns="{SHEET}">{shared}</sst>',
             "xl/worksheets/sheet1.xml": f'<worksheet xmlns="{SHEET}"><sheetData>{rows}</sheetData></worksheet>',
         }
@@ -93,7 +101,7 @@ def workbook(cells: list[list[str]], strings: list[str]) -> bytes:
 
 
 def zipped(parts: Mapping[str, str | bytes]) -> bytes:
-    """An archive that does not tell when it was made: an input is to be the same whenever it is."""
+    """A zip archive without times, so that inputs are reproducible."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for name, content in parts.items():
@@ -110,7 +118,7 @@ def wos() -> list[Files]:
 
 
 def written(write: Callable[[Path, str], None], form: str) -> Files:
-    """What a function writes into a folder."""
+    """The files that a function writes to a folder."""
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder), form)
         return folder_files(Path(folder))

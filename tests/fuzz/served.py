@@ -1,4 +1,4 @@
-"""The server, asked as a socket would ask it: requests byte by byte, without a client that makes them right."""
+"""The server with raw requests, without a client that corrects them."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from hill.errors import HillError
 from hill.explain import explain
 from hill.serve import ServeConfig
 from hill.serve.app import make_app
-from hill.serve.shelf import Shelf
+from hill.serve.registry import ModelRegistry
 from tests.fuzz.stored import classifier
 
 BUSY = (503, 504)
@@ -35,14 +35,15 @@ REQUESTS = [
 @cache
 def _running() -> tuple[Any, asyncio.AbstractEventLoop, Any]:
     loop = asyncio.new_event_loop()
-    app = make_app(Shelf([(Path("animals"), classifier(), explain)]), ServeConfig(max_body=200_000, wait_ms=0))
+    config = ServeConfig(max_body=200_000, wait_ms=0, allow_host=("*",))
+    app = make_app(ModelRegistry([(Path("animals"), classifier(), explain)]), config)
     lifespan = app.router.lifespan_context(app)
     loop.run_until_complete(lifespan.__aenter__())
     return app, loop, lifespan
 
 
 def server(folder: Path) -> None:
-    """A problem is told in the words of HTTP; it is ours only if the status says so."""
+    """Send the request; a status of 500 or more is a finding, except for 503 and 504."""
     status, kind, body = ask((folder / "request").read_bytes())
     if status >= 500 and status not in BUSY:
         raise AssertionError(f"status {status}: {body[:200]!r}")
@@ -53,7 +54,7 @@ def server(folder: Path) -> None:
 
 
 def ask(request: bytes) -> tuple[int, bytes, bytes]:
-    """Status, type and body of the answer to a request as it stands on the wire."""
+    """Status, content type and body of the response to a raw request."""
     head, _, body = request.partition(b"\n\n")
     line, *headers = head.split(b"\n")
     method, _, target = line.partition(b" ")
@@ -73,10 +74,10 @@ def ask(request: bytes) -> tuple[int, bytes, bytes]:
         "server": ("127.0.0.1", 8000),
     }
     app, loop, _ = _running()
-    return loop.run_until_complete(_asked(app, scope, body))
+    return loop.run_until_complete(_call(app, scope, body))
 
 
-async def _asked(app: Any, scope: dict[str, Any], body: bytes) -> tuple[int, bytes, bytes]:
+async def _call(app: Any, scope: dict[str, Any], body: bytes) -> tuple[int, bytes, bytes]:
     coming = [{"type": "http.request", "body": body, "more_body": False}]
     sent: list[dict[str, Any]] = []
 

@@ -1,4 +1,4 @@
-"""Model folders and checkpoints: a tiny real one of each, and how they are read."""
+"""Tiny real model folders and checkpoints, and how they are read."""
 
 import json
 import tempfile
@@ -10,7 +10,8 @@ import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from hill.classifier import HillClassifier
-from hill.disk import sum_of
+from hill.io import sha256
+from hill.train import Session
 from hill.train.checkpoint import Checkpoints
 from tests.conftest import WORDS, animals_taxonomy, toy_documents
 from tests.fuzz.seeds import Files, folder_files
@@ -31,7 +32,7 @@ def _encoder(folder: Path) -> None:
 
 @cache
 def classifier() -> HillClassifier:
-    """A classifier that has learned a little."""
+    """A classifier after a short training."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         _encoder(Path(folder))
@@ -45,8 +46,17 @@ def classifier() -> HillClassifier:
 
 
 @cache
+def session() -> Session:
+    """A training of that classifier that has taken one step."""
+    found = Session(classifier().stored.model, classifier().train_config, torch.device("cpu"))
+    sum(weight.float().sum() for weight in found.model.parameters()).backward()
+    found.optimiser.step()
+    return found
+
+
+@cache
 def model_seeds() -> list[Files]:
-    """A saved model, with the sums of its files and without."""
+    """A saved model, with and without checksums."""
     with tempfile.TemporaryDirectory() as folder:
         classifier().save(Path(folder) / "model")
         files = folder_files(Path(folder) / "model")
@@ -54,38 +64,38 @@ def model_seeds() -> list[Files]:
 
 
 def model(folder: Path) -> None:
-    """What is loaded predicts."""
-    _seal(folder)
+    """Load a model and predict."""
+    _write_checksums(folder)
     HillClassifier.load(folder, device="cpu").predictions(["fur milk cave"])
 
 
 @cache
 def state_seeds() -> list[Files]:
-    """The state of a training, with the sums of its files and without."""
+    """The checkpoint of a training, with and without checksums."""
     with tempfile.TemporaryDirectory() as folder:
         checkpoints = Checkpoints(Path(folder) / "checkpoints", FACTS)
-        checkpoints.keep_best(classifier()._running)
-        checkpoints.save(classifier()._running)
+        checkpoints.keep_best(session())
+        checkpoints.save(session())
         files = folder_files(Path(folder) / "checkpoints")
     return [files, {name: content for name, content in files.items() if not name.endswith("files.json")}]
 
 
 def checkpoint(folder: Path) -> None:
-    """What is resumed can be trained on."""
+    """Resume a training and run a step."""
     for state in folder.glob("state-*"):
-        _seal(state)
-    session = classifier()._running
+        _write_checksums(state)
+    resumed = session()
     checkpoints = Checkpoints(folder, FACTS)
-    if checkpoints.resume(session):
-        checkpoints.load_best(session)
-        session.optimiser.zero_grad()
-        sum(weight.float().sum() for weight in session.model.parameters()).backward()
-        session.optimiser.step()
+    if checkpoints.resume(resumed):
+        checkpoints.load_best(resumed)
+        resumed.optimiser.zero_grad()
+        sum(weight.float().sum() for weight in resumed.model.parameters()).backward()
+        resumed.optimiser.step()
 
 
-def _seal(folder: Path) -> None:
-    """Write the sums of the files as they are, where none are given, so that what is wrong is read."""
+def _write_checksums(folder: Path) -> None:
+    """Write matching checksums if there are none, so that damaged files are read."""
     if not (folder / "files.json").exists():
         files = [file for file in folder.rglob("*") if file.is_file()]
-        sums = {str(file.relative_to(folder)): sum_of(file) for file in files}
+        sums = {str(file.relative_to(folder)): sha256(file) for file in files}
         (folder / "files.json").write_text(json.dumps(sums))

@@ -1,21 +1,20 @@
-// Requests to the server: the API key, and errors in plain words.
+// Requests to the server, with the API key and readable errors.
 
-import { askKey } from "./key.js";
-import { sentence } from "./dom.js";
+import { find, sentence } from "./dom.js";
 
 const KEY = "hill-api-key";
 
 export class ApiError extends Error {
-  constructor(status, words, wait = 0) {
-    super(words);
+  constructor(status, message, wait = 0) {
+    super(message);
     this.status = status;
     this.wait = wait;
   }
 }
 
-export function get(path, asked = {}, signal = undefined) {
-  const given = Object.entries(asked).filter(([, value]) => value !== null && value !== undefined);
-  const query = new URLSearchParams(given.map(([name, value]) => [name, String(value)]));
+export function get(path, parameters = {}, signal = undefined) {
+  const entries = Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined);
+  const query = new URLSearchParams(entries.map(([name, value]) => [name, String(value)]));
   return request(query.size ? `${path}?${query}` : path, { signal });
 }
 
@@ -32,14 +31,14 @@ async function request(address, options) {
   for (;;) {
     const key = sessionStorage.getItem(KEY);
     const headers = key ? { ...options.headers, Authorization: `Bearer ${key}` } : options.headers;
-    const answer = await send(address, { ...options, headers });
-    if (answer.ok) return answer.json();
-    if (answer.status !== 401) throw await failure(answer);
-    // Another request may have got a key while this one was under way.
+    const response = await send(address, { ...options, headers });
+    if (response.ok) return response.json();
+    if (response.status !== 401) throw await makeError(response);
+    // Another request may have stored a key in the meantime.
     if (sessionStorage.getItem(KEY) !== key) continue;
-    const given = await askKey(key !== null);
-    if (!given) throw new ApiError(401, "This server wants an API key.");
-    sessionStorage.setItem(KEY, given);
+    const newKey = await askKey(key !== null);
+    if (!newKey) throw new ApiError(401, "This server requires an API key.");
+    sessionStorage.setItem(KEY, newKey);
   }
 }
 
@@ -48,13 +47,36 @@ async function send(address, options) {
     return await fetch(address, options);
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ApiError(0, "The server does not answer. Check that it is still running, then try again.");
+    throw new ApiError(0, "The server does not respond. Check that it is running, then try again.");
   }
 }
 
-async function failure(answer) {
-  const wait = Number(answer.headers.get("Retry-After")) || 1;
-  const { detail } = await answer.json().catch(() => ({}));
-  const words = typeof detail === "string" ? detail : `the server answered with error ${answer.status}`;
-  return new ApiError(answer.status, sentence(words), wait);
+async function makeError(response) {
+  const wait = Number(response.headers.get("Retry-After")) || 1;
+  const { detail } = await response.json().catch(() => ({}));
+  const message = typeof detail === "string" ? detail : `the server responded with error ${response.status}`;
+  return new ApiError(response.status, sentence(message), wait);
+}
+
+// The dialog for the API key. It opens once, also if several requests need the key.
+
+let pendingKey = null;
+
+function askKey(refused) {
+  pendingKey ??= openKeyDialog(refused).finally(() => {
+    pendingKey = null;
+  });
+  return pendingKey;
+}
+
+function openKeyDialog(refused) {
+  const dialog = find("key");
+  const field = find("key-field");
+  find("key-refused").hidden = !refused;
+  field.value = "";
+  dialog.returnValue = "";
+  dialog.showModal();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => resolve(dialog.returnValue === "use" ? field.value.trim() : ""), { once: true });
+  });
 }

@@ -1,4 +1,4 @@
-// The page: one text or a table, one model or two.
+// The page: classify one text or a table, with one model or two.
 
 import { get } from "./api.js";
 import { Controls } from "./controls.js";
@@ -6,25 +6,25 @@ import { announce, count, debounce, find, plural } from "./dom.js";
 import { makeExample } from "./example.js";
 import { Panel } from "./panel.js";
 import { Table } from "./table.js";
-import { startTabs } from "./tabs.js";
 import { Why } from "./why.js";
 
-const SETTLE = 250;
-const TYPING = 500;
+// Milliseconds to wait after a change of the settings, and after typing.
+const SETTINGS_DELAY = 250;
+const TYPING_DELAY = 500;
 
 const text = find("text");
 const panels = new Map();
 const why = new Why();
 let controls;
 
-const shown = () => controls.wanted().map((name) => panels.get(name));
+const shownPanels = () => controls.selectedModels().map((name) => panels.get(name));
 
 async function start() {
   startTabs();
   try {
     const models = await get("/v1/models");
     for (const { name } of models) panels.set(name, new Panel(name, { choose, note: announce }));
-    controls = new Controls(models, debounce(SETTLE, classify), () => arrange().catch(fail));
+    controls = new Controls(models, debounce(SETTINGS_DELAY, classify), () => arrange().catch(fail));
     listen();
     await arrange();
     new Table(controls);
@@ -35,7 +35,7 @@ async function start() {
 }
 
 function listen() {
-  text.addEventListener("input", debounce(TYPING, classify));
+  text.addEventListener("input", debounce(TYPING_DELAY, classify));
   text.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) classify();
   });
@@ -48,40 +48,41 @@ function listen() {
   });
 }
 
-// Put the panels of the chosen models side by side.
+// Show the panels of the selected models side by side.
 async function arrange() {
-  const places = find("panels");
-  places.replaceChildren(...shown().map((panel) => panel.root));
-  places.classList.toggle("two", shown().length > 1);
-  document.body.classList.toggle("wide", shown().length > 1);
+  const container = find("panels");
+  container.replaceChildren(...shownPanels().map((panel) => panel.root));
+  container.classList.toggle("two", shownPanels().length > 1);
+  document.body.classList.toggle("wide", shownPanels().length > 1);
   why.hide();
-  await Promise.all(shown().map((panel) => (panel.facts ? null : panel.start())));
-  controls.take(shown()[0].facts);
+  await Promise.all(shownPanels().map((panel) => (panel.info ? null : panel.start())));
+  controls.showModel(shownPanels()[0].info);
   if (text.value.trim()) await classify();
 }
 
 async function classify() {
-  const given = text.value;
-  find("length").textContent = given ? `${count(Array.from(given).length)} characters` : "";
-  find("empty").hidden = !given;
-  if (shown().some((panel) => panel.text !== given)) why.hide();
-  if (!given.trim()) return shown().forEach((panel) => panel.clear());
-  const found = await Promise.all(shown().map((panel) => panel.predict(given, controls.settings())));
+  const input = text.value;
+  find("length").textContent = input ? `${count(Array.from(input).length)} characters` : "";
+  find("empty").hidden = !input;
+  if (shownPanels().some((panel) => panel.text !== input)) why.hide();
+  if (!input.trim()) return shownPanels().forEach((panel) => panel.clear());
+  const predictions = await Promise.all(shownPanels().map((panel) => panel.predict(input, controls.settings())));
   why.update();
-  if (found.every(Boolean)) announce(found.map(told).join(" "));
+  if (predictions.every(Boolean)) announce(predictions.map(describe).join(" "));
 }
 
-function told({ paths, labels }, place) {
+// One sentence for screen readers.
+function describe({ paths, labels }, index) {
   const names = new Map(labels.map((label) => [label.id, label.name]));
   const ends = paths.slice(0, 3).map((path) => names.get(path.at(-1)));
-  const by = shown().length > 1 ? `${shown()[place].model}: ` : "";
-  return `${by}${plural(paths.length, "path")} predicted${ends.length ? `: ${ends.join(", ")}` : ""}.`;
+  const prefix = shownPanels().length > 1 ? `${shownPanels()[index].model}: ` : "";
+  return `${prefix}${plural(paths.length, "path")} predicted${ends.length ? `: ${ends.join(", ")}` : ""}.`;
 }
 
 async function example() {
   find("example").disabled = true;
   try {
-    text.value = await makeExample(shown()[0].labels);
+    text.value = await makeExample(shownPanels()[0].labels);
     await classify();
   } finally {
     find("example").disabled = false;
@@ -93,6 +94,26 @@ async function choose(panel, label) {
   const showing = why.show(panel, label);
   if (narrow) why.root.scrollIntoView({ block: "start" });
   await showing;
+}
+
+// The tabs, with mouse and arrow keys.
+function startTabs() {
+  const tabs = [find("tab-text"), find("tab-table")];
+  const select = (selected) => {
+    for (const tab of tabs) {
+      tab.setAttribute("aria-selected", String(tab === selected));
+      tab.tabIndex = tab === selected ? 0 : -1;
+      find(tab.getAttribute("aria-controls")).hidden = tab !== selected;
+    }
+    document.body.classList.toggle("tables", selected === tabs[1]);
+    selected.focus();
+  };
+  tabs.forEach((tab, index) => {
+    tab.addEventListener("click", () => select(tab));
+    tab.addEventListener("keydown", (event) => {
+      if (event.key === "ArrowRight" || event.key === "ArrowLeft") select(tabs[1 - index]);
+    });
+  });
 }
 
 function fail(error) {

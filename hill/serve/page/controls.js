@@ -1,80 +1,81 @@
-// The settings above the text: model, comparison, strategy and threshold.
+// The settings: model, model to compare with, strategy and threshold.
 
 import { el, find, points } from "./dom.js";
 
 const STRATEGIES = {
-  closure: "A label counts if it or one below it scores high enough.",
-  ancestors: "Labels that score high enough, and all above them.",
-  "top-down": "A label counts only if all labels above it do.",
-  path: "The best path, whatever it scores. There is no threshold.",
-  safe: "The best path, cut where it is no longer certain.",
-  raw: "Every label for itself, whether or not those above it count.",
+  closure: "Predict a label if it or one of its descendants reaches the threshold.",
+  ancestors: "Predict labels that reach the threshold, and all their ancestors.",
+  "top-down": "Predict a label only if all its ancestors are predicted.",
+  path: "Predict the best path, whatever its score. There is no threshold.",
+  safe: "Predict the best path, down to where it is no longer certain.",
+  raw: "Predict each label on its own, whether or not its ancestors are predicted.",
 };
 
 export class Controls {
-  constructor(models, changed, switched) {
+  constructor(models, onSettings, onModel) {
     this.model = find("model");
     this.other = find("other");
     this.strategy = find("strategy");
     this.threshold = find("threshold");
-    this.shown = find("threshold-value");
-    this.own = find("threshold-own");
+    this.thresholdText = find("threshold-value");
+    this.resetButton = find("threshold-own");
     fill(this.model, models.map((model) => [model.name, model.name]));
     this.model.value = models.find((model) => model.default)?.name ?? models[0].name;
     for (const id of ["model-part", "other-part"]) find(id).hidden = models.length < 2;
     this.models = models.map((model) => model.name);
-    this.others();
-    this.model.addEventListener("change", () => (this.others(), switched()));
-    this.other.addEventListener("change", switched);
-    this.strategy.addEventListener("change", () => (this.hint(), changed()));
-    this.threshold.addEventListener("input", () => (this.moved(true), changed()));
-    this.own.addEventListener("click", () => (this.reset(), changed()));
+    this.fillOther();
+    this.model.addEventListener("change", () => (this.fillOther(), onModel()));
+    this.other.addEventListener("change", onModel);
+    this.strategy.addEventListener("change", () => (this.showHint(), onSettings()));
+    this.threshold.addEventListener("input", () => (this.setThreshold(true), onSettings()));
+    this.resetButton.addEventListener("click", () => (this.reset(), onSettings()));
   }
 
-  others() {
+  fillOther() {
     const names = this.models.filter((name) => name !== this.model.value);
-    const kept = this.other.value;
+    const selected = this.other.value;
     fill(this.other, [["", "nothing"], ...names.map((name) => [name, name])]);
-    this.other.value = names.includes(kept) ? kept : "";
+    this.other.value = names.includes(selected) ? selected : "";
   }
 
-  // The models whose answers are wanted.
-  wanted() {
+  // The selected models: one, or two to compare.
+  selectedModels() {
     return [this.model.value, this.other.value].filter(Boolean);
   }
 
-  take(facts) {
-    this.facts = facts;
-    const kept = this.strategy.value;
-    const own = [["", `${facts.strategy} (the model's own)`]];
-    fill(this.strategy, [...own, ...facts.strategies.filter((name) => name !== "auto").map((name) => [name, name])]);
-    this.strategy.value = facts.strategies.includes(kept) ? kept : "";
-    if (!this.given) this.reset();
-    this.hint();
+  // Show the settings of a model.
+  showModel(info) {
+    this.info = info;
+    const selected = this.strategy.value;
+    const standard = [["", `${info.strategy} (default of the model)`]];
+    fill(this.strategy, [...standard, ...info.strategies.filter((name) => name !== "auto").map((name) => [name, name])]);
+    this.strategy.value = info.strategies.includes(selected) ? selected : "";
+    if (!this.customThreshold) this.reset();
+    this.showHint();
   }
 
-  // What a request says beside text and model: only what the user chose.
+  // The fields of a request that the user has set.
   settings() {
-    const chosen = {};
-    if (this.strategy.value) chosen.strategy = this.strategy.value;
-    if (this.given && !this.threshold.disabled) chosen.threshold = Number(this.threshold.value);
-    return chosen;
+    const settings = {};
+    if (this.strategy.value) settings.strategy = this.strategy.value;
+    if (this.customThreshold && !this.threshold.disabled) settings.threshold = Number(this.threshold.value);
+    return settings;
   }
 
-  moved(given) {
-    this.given = given;
-    this.own.hidden = !given;
-    this.shown.textContent = given ? points(Number(this.threshold.value)) : "the model's own";
+  setThreshold(custom) {
+    this.customThreshold = custom;
+    this.resetButton.hidden = !custom;
+    this.thresholdText.textContent = custom ? points(Number(this.threshold.value)) : "default of the model";
   }
 
   reset() {
-    if (document.activeElement === this.own) this.threshold.focus();
-    this.threshold.value = this.facts?.threshold ?? 0.5;
-    this.moved(false);
+    if (document.activeElement === this.resetButton) this.threshold.focus();
+    this.threshold.value = this.info?.threshold ?? 0.5;
+    this.setThreshold(false);
   }
 
-  hint() {
-    const name = this.strategy.value || this.facts.strategy;
+  showHint() {
+    const name = this.strategy.value || this.info.strategy;
     find("strategy-hint").textContent = STRATEGIES[name] ?? "";
     this.threshold.disabled = name === "path";
   }

@@ -1,4 +1,4 @@
-// CSV as spreadsheets write it: quotes, newlines inside them, a byte order mark, comma, semicolon or tab.
+// CSV as spreadsheets write it: quotes, newlines in quotes, a byte order mark, comma, semicolon or tab.
 
 export function decode(bytes) {
   const mark = bytes[0] === 0xef && bytes[1] === 0xbb && bytes[2] === 0xbf;
@@ -9,7 +9,7 @@ export function decode(bytes) {
   }
 }
 
-// The delimiter that the first line has most of, outside quotes.
+// The most frequent delimiter of the first line, outside of quotes.
 export function guess(text) {
   const counts = { ",": 0, ";": 0, "\t": 0 };
   let quoted = false;
@@ -44,7 +44,7 @@ function quotedCell(text, start) {
   let at = start + 1;
   for (;;) {
     const quote = text.indexOf('"', at);
-    if (quote < 0) throw new Error("A quotation mark in this file is never closed; expected a CSV file.");
+    if (quote < 0) throw new Error("A quotation mark in this file is not closed; expected a CSV file.");
     cell += text.slice(at, quote);
     if (text[quote + 1] !== '"') return [cell, quote + 1];
     cell += '"';
@@ -67,7 +67,7 @@ function quote(cell, delimiter) {
   return special ? `"${cell.replaceAll('"', '""')}"` : cell;
 }
 
-// A spreadsheet runs a cell that begins like a formula; an apostrophe before it makes it text.
+// Spreadsheets run cells that begin like a formula; an apostrophe before them makes them text.
 export function harmless(cell) {
   return /^\s*[=+\-@＝＋－＠]|^[\t\r\n]/u.test(cell) ? `'${cell}` : cell;
 }

@@ -1,4 +1,4 @@
-// Elements, numbers and waiting: what every module of the page uses. Data becomes text nodes only.
+// Helpers for elements, numbers and timers. Data only becomes text nodes, never HTML.
 
 export function el(tag, properties = {}, ...children) {
   const node = document.createElement(tag);
@@ -20,16 +20,16 @@ export const points = (score) => score.toFixed(2);
 
 export const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(2)}`;
 
-export function sentence(words) {
-  const text = words.charAt(0).toUpperCase() + words.slice(1);
+export function sentence(message) {
+  const text = message.charAt(0).toUpperCase() + message.slice(1);
   return /[.!?]$/.test(text) ? text : `${text}.`;
 }
 
-export function debounce(wait, act) {
+export function debounce(wait, callback) {
   let timer;
-  return (...given) => {
+  return (...values) => {
     clearTimeout(timer);
-    timer = setTimeout(act, wait, ...given);
+    timer = setTimeout(callback, wait, ...values);
   };
 }
 
@@ -53,6 +53,7 @@ export function bar(score) {
   return el("span", { class: "bar", "aria-hidden": "true" }, fill);
 }
 
-export function announce(words) {
-  find("live").textContent = words;
+// Tell screen readers.
+export function announce(message) {
+  find("live").textContent = message;
 }

@@ -1,4 +1,4 @@
-// Texts to begin with: those whose subject the taxonomy has, else one made of its own labels' names.
+// Example texts: one that fits the taxonomy, or else one made of the names of its labels.
 
 const TEXTS = [
   {
@@ -30,14 +30,14 @@ const TEXTS = [
 ];
 
 export async function makeExample(labels) {
-  const totals = await Promise.all(TEXTS.map((text) => fits(text, labels)));
+  const totals = await Promise.all(TEXTS.map((text) => countMatches(text, labels)));
   const best = totals.indexOf(Math.max(...totals));
   return totals[best] > 0 ? TEXTS[best].text : fromLabels(labels);
 }
 
-async function fits({ words }, labels) {
-  const found = await Promise.all(words.map((word) => labels.search(word)));
-  return found.filter(({ total }) => total > 0).length;
+async function countMatches({ words }, labels) {
+  const results = await Promise.all(words.map((word) => labels.search(word)));
+  return results.filter(({ total }) => total > 0).length;
 }
 
 async function fromLabels(labels) {

@@ -1,28 +1,28 @@
-// The search box of a tree: labels by name or id; choosing one opens the tree there.
+// The search box of a tree. It finds labels by name or id; a click on one opens the tree at its place.
 
 import { count, debounce, el, plural, points } from "./dom.js";
 
-const WAIT = 150;
+const TYPING_DELAY = 150;
 
 export class Search {
   constructor(field, list, tree, { note, fail }) {
     Object.assign(this, { field, list, tree, note, fail });
-    this.stop = new AbortController();
-    field.addEventListener("input", debounce(WAIT, () => this.look()));
-    field.addEventListener("keydown", (event) => this.enter(event));
-    list.addEventListener("keydown", (event) => this.walk(event));
+    this.abort = new AbortController();
+    field.addEventListener("input", debounce(TYPING_DELAY, () => this.search()));
+    field.addEventListener("keydown", (event) => this.moveFromField(event));
+    list.addEventListener("keydown", (event) => this.moveInList(event));
   }
 
-  async look() {
-    this.stop.abort();
-    this.stop = new AbortController();
+  async search() {
+    this.abort.abort();
+    this.abort = new AbortController();
     const words = this.field.value.trim();
     this.list.hidden = !words;
     this.tree.root.hidden = Boolean(words);
     if (!words) return;
     try {
-      const found = await this.tree.labels.search(words, this.stop.signal);
-      this.show(words, found);
+      const result = await this.tree.labels.search(words, this.abort.signal);
+      this.show(words, result);
     } catch (error) {
       if (error.name !== "AbortError") this.fail(error);
     }
@@ -32,20 +32,20 @@ export class Search {
     this.list.replaceChildren(...labels.map((label) => el("li", {}, this.hit(label))));
     if (!labels.length) this.list.append(el("li", { class: "muted" }, `No label's name or id contains “${words}”.`));
     else if (total > labels.length) {
-      this.list.append(el("li", { class: "muted" }, `The first ${labels.length} of ${count(total)}: type more of the name to see fewer.`));
+      this.list.append(el("li", { class: "muted" }, `The first ${labels.length} of ${count(total)}. Type more of the name to see fewer.`));
     }
     this.note(`${plural(total, "label")} found`);
   }
 
   hit(label) {
-    const { labels, shown } = this.tree;
-    const score = shown.scores.get(label.id);
-    const above = label.parents.map((id) => labels.name(id)).join(", ");
+    const { labels, view } = this.tree;
+    const score = view.scores.get(label.id);
+    const parents = label.parents.map((id) => labels.name(id)).join(", ");
     return el(
       "button",
       { type: "button", class: "hit", onclick: () => this.choose(label) },
       el("span", { class: "name" }, label.name),
-      el("span", { class: "muted" }, above ? `${label.id} · in ${above}` : label.id),
+      el("span", { class: "muted" }, parents ? `${label.id} · in ${parents}` : label.id),
       score === undefined ? "" : el("span", { class: "score" }, points(score)),
     );
   }
@@ -62,19 +62,19 @@ export class Search {
     }
   }
 
-  enter(event) {
+  moveFromField(event) {
     if (event.key === "ArrowDown") this.list.querySelector("button")?.focus();
     else if (event.key === "Enter") this.list.querySelector("button")?.click();
     else return;
     event.preventDefault();
   }
 
-  walk(event) {
+  moveInList(event) {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (!step) return;
     const buttons = [...this.list.querySelectorAll("button")];
-    const place = buttons.indexOf(document.activeElement) + step;
-    (buttons[place] ?? (place < 0 ? this.field : buttons.at(-1))).focus();
+    const index = buttons.indexOf(document.activeElement) + step;
+    (buttons[index] ?? (index < 0 ? this.field : buttons.at(-1))).focus();
     event.preventDefault();
   }
 }

@@ -1,0 +1,329 @@
+"""Bulk prediction: from a file to a file, or from many files to a folder of Parquet files.
+
+`Bulk` cuts its input into parts and gives those that are not written yet to an engine: processes on this machine, or
+Ray. Each part becomes one file, complete or not at all, so a run that was stopped continues with the missing parts.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from itertools import islice
+from multiprocessing import connection, get_context
+from pathlib import Path
+from typing import Any
+
+from hill.bulk.source import CHUNK, Cut, Part, find_parts
+from hill.bulk.write import (
+    Columns,
+    Written,
+    count_drafts,
+    lock_predictions,
+    read_written,
+    write_done,
+    write_manifest,
+    write_part,
+)
+from hill.data import find_splits
+from hill.data.readers import read_fields
+from hill.errors import ConfigError, DataError, HillError, need
+from hill.io import atomic_file
+from hill.predictor import Predictor
+from hill.settings import check_at_least, check_one_of
+from hill.types import Prediction
+
+MAX_ATTEMPTS = 3
+"""How often a part is started if the processes that write it die."""
+MAX_BLOCKS = 10_000
+"""Maximum number of blocks of the Ray dataset of parts."""
+
+Load = Callable[[], Predictor]
+
+# One file
+
+
+def predict_file(
+    predictor: Predictor, source: Path, target: Path, tick: Callable[[int], None] = lambda documents: None
+) -> int:
+    """Predict every record of a JSONL, CSV or Parquet file, and return their number.
+
+    The target is a JSONL file with `id`, `labels`, `scores` and `paths`, written completely or not at all. `tick` is
+    called with the number of documents of each chunk.
+    """
+    files = [file for split in find_splits(source).values() for file in split]
+    if any(target.exists() and os.path.samefile(file, target) for file in files):
+        raise DataError(f"--output is the input file '{target}'; give another --output")
+    records, count = read_fields(files), 0
+    with atomic_file(target) as draft, draft.open("w", encoding="utf-8") as out:
+        while chunk := list(islice(records, CHUNK)):
+            predictions = predictor.predictions([text for _, text in chunk])
+            for (key, _), prediction in zip(chunk, predictions, strict=True):
+                out.write(json.dumps({"id": key, **prediction_document(prediction)}, ensure_ascii=False) + "\n")
+            count += len(chunk)
+            tick(len(chunk))
+    return count
+
+
+def prediction_document(prediction: Prediction) -> dict[str, Any]:
+    """A prediction as plain values."""
+    return {
+        "labels": list(prediction.labels),
+        "scores": [round(score, 6) for score in prediction.scores],
+        "paths": [list(path) for path in prediction.paths],
+    }
+
+
+# Many files
+
+
+class Bulk:
+    """A job that predicts every row of the input and writes the predictions to a folder of Parquet files.
+
+    Args:
+        load: loads the model; called in each process or actor that predicts.
+        model: folder of the model. Its checksum ensures that a run is continued with the same model.
+        source: a file, a folder, a glob or a URI of JSONL, CSV or Parquet.
+        folder: the output folder.
+        engine: `local` or `ray`.
+        workers: number of processes or actors. 0: one process; or one actor per GPU, or per core if there is no GPU.
+        cut: how large files are cut into parts.
+    """
+
+    def __init__(
+        self,
+        load: Load,
+        model: str | os.PathLike[str],
+        source: str,
+        folder: str | os.PathLike[str],
+        engine: str = "local",
+        workers: int = 0,
+        cut: Cut | None = None,
+    ) -> None:
+        check_one_of(engine, ENGINES, "engine")
+        check_at_least(workers, 0, "workers")
+        self._load, self._model, self._cut = load, Path(model), cut or Cut()
+        self._engine, self._workers = ENGINES[engine], workers
+        self.folder = Path(folder).resolve()
+        self.parts = find_parts(source, self._cut, self.folder)
+        self.written: list[Written] = []
+        """The parts on disk."""
+
+    def run(self) -> Iterator[int]:
+        """Write the missing parts. Yields numbers of new rows; negative ones take back those of a process that died."""
+        with lock_predictions(self.folder):
+            write_manifest(self.folder, self._model, self._cut, self.parts)
+            missing = []
+            self.written = []
+            for part in self.parts:
+                file = self.folder / part.name
+                if written := read_written(file, part.name):
+                    self.written.append(written)
+                elif os.path.lexists(file):
+                    raise ConfigError(f"'{file}' is damaged or not from hill; move it, or give another --output")
+                else:
+                    missing.append(part)
+            yield self.rows
+            for step in self._engine(self._load, missing, self.folder, self._workers):
+                if isinstance(step, Written):
+                    self.written.append(step)
+                else:
+                    yield step
+            write_done(self.folder, self.written)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows on disk."""
+        return sum(written.rows for written in self.written)
+
+    @property
+    def bad(self) -> int:
+        """Number of rows with an error instead of labels."""
+        return sum(written.bad for written in self.written)
+
+    @property
+    def example(self) -> str:
+        """One of these errors."""
+        return next((written.example for written in self.written if written.bad), "")
+
+
+# The local engine
+
+
+def _run_local(load: Load, parts: Sequence[Part], folder: Path, workers: int) -> Iterator[int | Written]:
+    """Write parts on this machine; yields numbers of rows, and each part when it is written."""
+    if workers > 1 and len(parts) > 1:
+        yield from _run_processes(load, parts, folder, min(workers, len(parts)))
+    elif parts:
+        columns = Columns(load())
+        for part in parts:
+            yield from write_part(columns, part, folder)
+
+
+def _run_processes(load: Load, parts: Sequence[Part], folder: Path, n_workers: int) -> Iterator[int | Written]:
+    """Write parts in several processes. A process that dies is replaced, and its part starts again.
+
+    `concurrent.futures.ProcessPoolExecutor` does not suffice: if one process dies it ends all others, without saying
+    which part was the cause, and before Python 3.14 it cannot stop a running part on Ctrl-C.
+    """
+    pending, deaths = deque(parts), Counter[Part]()
+    workers: dict[connection.Connection, _WorkerProcess] = {}
+    try:
+        for index in range(n_workers):
+            worker = _WorkerProcess(load, folder, (index, n_workers), pending.popleft())
+            workers[worker.pipe] = worker
+        while workers:
+            for pipe in connection.wait(list(workers)):
+                worker = workers[pipe]  # type: ignore[index]
+                try:
+                    step: int | Written | HillError = worker.pipe.recv()
+                except (EOFError, OSError):  # the process has died
+                    del workers[worker.pipe]
+                    worker.process.join()
+                    yield -worker.rows
+                    deaths[worker.part] += 1
+                    if deaths[worker.part] == MAX_ATTEMPTS:
+                        raise HillError(
+                            f"{MAX_ATTEMPTS} processes died on '{worker.part.source}' (exit code "
+                            f"{worker.process.exitcode}), perhaps because of too little memory; finished parts are "
+                            "kept: run it again with fewer --workers"
+                        ) from None
+                    worker = _WorkerProcess(load, folder, worker.share, worker.part)
+                    workers[worker.pipe] = worker
+                    continue
+                if isinstance(step, HillError):
+                    raise step
+                yield step
+                if isinstance(step, int):
+                    worker.rows += step
+                elif pending:
+                    worker.send(pending.popleft())
+                else:
+                    del workers[worker.pipe]
+                    worker.pipe.close()
+                    worker.process.join()
+    finally:
+        for worker in workers.values():
+            worker.process.kill()
+            worker.process.join()
+
+
+class _WorkerProcess:
+    """A process that loads the model and writes the parts that it is sent.
+
+    Args:
+        load: loads the model.
+        folder: the output folder.
+        share: index of the process and number of processes; they divide the cores among them.
+        part: the first part.
+    """
+
+    def __init__(self, load: Load, folder: Path, share: tuple[int, int], part: Part) -> None:
+        context = get_context("spawn")
+        self.share = share
+        self.pipe, child_pipe = context.Pipe()
+        self.process = context.Process(target=_run_worker, args=(child_pipe, load, folder, share), daemon=True)
+        self.process.start()
+        child_pipe.close()
+        self.send(part)
+
+    def send(self, part: Part) -> None:
+        """Let the process write this part next."""
+        self.part, self.rows = part, 0
+        self.pipe.send(part)
+
+
+def _run_worker(pipe: connection.Connection, load: Load, folder: Path, share: tuple[int, int]) -> None:
+    """Write parts until the pipe is closed; runs in a worker process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the main process ends this one
+    if hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, cores[share[0] % len(cores) :: share[1]])
+    try:
+        columns = Columns(load())
+        while True:
+            for step in write_part(columns, pipe.recv(), folder):
+                pipe.send(step)
+    except HillError as error:
+        pipe.send(error)
+    except (EOFError, BrokenPipeError):
+        pass
+
+
+# The Ray engine
+
+
+def _run_ray(load: Load, parts: Sequence[Part], folder: Path, workers: int) -> Iterator[int | Written]:
+    """Write parts with Ray; yields the number of rows of each part, and the part."""
+    ray = need("ray", "ray", "the engine ray")
+    need("ray.data", "ray", "the engine ray")
+    initialized_here = not ray.is_initialized()
+    if initialized_here:
+        ray.init(log_to_driver=False, logging_level=logging.ERROR)
+    try:
+        for row in _make_dataset(ray, load, parts, folder, workers).iter_rows() if parts else ():
+            result = json.loads(row["result"])
+            if "error" in result:
+                raise HillError(result["error"])
+            yield result["rows"]
+            yield Written(**result)
+    except ray.exceptions.RayError as error:
+        reason = str(error).strip().split("\n")[-1][:300]
+        raise HillError(f"Ray failed: {reason}; finished parts are kept: run it again to continue") from None
+    finally:
+        if initialized_here:
+            ray.shutdown()
+
+
+def _make_dataset(ray: Any, load: Load, parts: Sequence[Part], folder: Path, workers: int) -> Any:
+    """A lazy Ray dataset with one result per part."""
+    resources = ray.cluster_resources()
+    n_gpus = int(resources.get("GPU", 0))
+    n_actors = min(workers or n_gpus or int(resources.get("CPU", 1)), len(parts))
+    items = [{"part": json.dumps(part.to_dict())} for part in parts]
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    dataset = ray.data.from_items(items, override_num_blocks=min(len(items), MAX_BLOCKS))
+    dataset.context.enable_progress_bars = False
+    return dataset.map_batches(
+        _PartWriter,
+        fn_constructor_args=(load, folder),
+        batch_size=1,
+        batch_format="numpy",
+        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=n_actors, max_tasks_in_flight_per_actor=1),
+        num_cpus=1,
+        num_gpus=1 if n_gpus else 0,
+    )
+
+
+class _PartWriter:
+    """A Ray actor that loads the model once and writes one part after the other."""
+
+    def __init__(self, load: Load, folder: Path) -> None:
+        self._columns, self._folder = Columns(load()), folder
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, list[str]]:
+        """Write parts. An expected error is returned, because Ray would retry if it were raised."""
+        try:
+            return {"result": [self._write(Part.from_dict(json.loads(part))) for part in batch["part"].tolist()]}
+        except HillError as error:
+            return {"result": [json.dumps({"error": str(error)})]}
+
+    def _write(self, part: Part) -> str:
+        target = self._folder / part.name
+        if count_drafts(target) >= MAX_ATTEMPTS:  # Ray itself retries without limit
+            raise HillError(
+                f"{MAX_ATTEMPTS} actors died on '{part.source}', perhaps because of too little memory; finished parts "
+                "are kept"
+            )
+        written = read_written(target, part.name)  # it exists if an actor died after it wrote the part
+        steps = [written] if written else write_part(self._columns, part, self._folder)
+        return json.dumps(next(asdict(step) for step in steps if isinstance(step, Written)))
+
+
+Engine = Callable[[Load, Sequence[Part], Path, int], Iterator[int | Written]]
+
+ENGINES: dict[str, Engine] = {"local": _run_local, "ray": _run_ray}

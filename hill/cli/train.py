@@ -1,0 +1,124 @@
+"""Commands that train: train, settings, demo."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hill.cli.common import Data, Language, TaxonomyFile, app, print_metrics
+
+
+@app.command()
+def train(
+    data: Data,
+    taxonomy: TaxonomyFile,
+    out: Annotated[Path, typer.Option(help="Folder for the model, its log and its checkpoints.")],
+    model: Annotated[str, typer.Option(help="Name of the model, such as hill (docs/models.md).")] = "hill",
+    encoder: Annotated[str | None, typer.Option(help="Text encoder: minilm, a folder, or a hub name.")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file with groups model, train, data, decode.")] = None,
+    assignments: Annotated[list[str] | None, typer.Option("--set", help="A setting: train.epochs=5.")] = None,
+    warm_start: Annotated[
+        Path | None, typer.Option(help="Trained model to start from; its taxonomy may be another version.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted training.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="The slow and simple loop: fp32, padded batches.")] = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also log for TensorBoard.")] = False,
+    language: Language = "en",
+) -> None:
+    """Train a model and save it. `hill settings` lists every setting."""
+    from hill.classifier import GROUPS, HillClassifier
+    from hill.data import read_data
+    from hill.errors import ConfigError
+    from hill.settings import read_settings
+    from hill.taxonomy import read_taxonomy
+    from hill.train.distributed import init_distributed
+    from hill.train.progress import training_progress
+    from hill.train.trainer import check_output_folder
+    from hill.train.warm_start import warm_settings
+
+    settings = read_settings(config, assignments or [], GROUPS)
+    name = settings["model"].pop("name", model)
+    if encoder is not None:
+        settings["model"]["encoder"] = encoder
+    if plain:
+        settings["train"]["plain"] = True
+    if warm_start:
+        old, settings = warm_settings(warm_start, settings)
+        if name not in ("hill", old):
+            raise ConfigError(f"--model is '{name}', but '{warm_start}' is a '{old}'; leave --model out")
+        name = old
+    classifier = HillClassifier(read_taxonomy(taxonomy, language), name, settings)
+    check_output_folder(out, resume, data)
+    with _exit_on_signal(), (context := init_distributed(classifier.train_config.device)).lock(out):
+        documents = read_data(data, classifier.taxonomy)
+        with training_progress(classifier.train_config.metric, shown=context.is_main) as bar:
+            for event in classifier.training(documents, out, resume, tensorboard):
+                bar.show(event)
+        if "test" in documents:
+            classifier.metrics = classifier.evaluate(documents["test"]) | {"split": "test"}
+        if context.is_main:
+            if classifier.warm_start_report:
+                print(f"started from {warm_start}: {classifier.warm_start_report}")
+            classifier.save(out)
+            print_metrics(classifier.metrics)
+            if classifier.metrics["split"] == "dev":
+                print(
+                    "the dev set also selected the epoch, thresholds and calibration; expect slightly lower scores on "
+                    "new data"
+                )
+            print(f'saved to {out}; try: hill predict {out} "a text"')
+    context.close()
+
+
+@contextmanager
+def _exit_on_signal() -> Iterator[None]:
+    """Say how to continue an interrupted training, and exit with the code of the signal."""
+    from hill.train.distributed import Stopped
+
+    try:
+        yield
+    except Stopped as stopped:
+        sys.stderr.write(f"hill: {stopped}\n")
+        raise typer.Exit(stopped.code) from None
+    except KeyboardInterrupt:
+        sys.stderr.write("hill: stopped at once; to continue, add --resume\n")
+        raise typer.Exit(130) from None
+
+
+@app.command()
+def settings(model: Annotated[str, typer.Option(help="Name of the model.")] = "hill") -> None:
+    """List every setting of training with its default, for `--set` and `--config`."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from hill.classifier import GROUPS, DataConfig
+    from hill.decode import DecodeConfig
+    from hill.models import MODELS
+    from hill.settings import check_one_of, describe
+    from hill.train import TrainConfig
+
+    check_one_of(model, MODELS, "model")
+    table = Table(box=None, pad_edge=False)
+    for column in ("setting", "type", "default", ""):
+        table.add_column(column)
+    kinds: tuple[type, ...] = (MODELS[model].Config, TrainConfig, DataConfig, DecodeConfig)
+    for group, kind in zip(GROUPS, kinds, strict=True):
+        for key, kind_name, default, text in describe(kind):
+            table.add_row(f"{group}.{key}", kind_name, str(default), text)
+    Console().print(table)
+
+
+@app.command()
+def demo(
+    categories: Annotated[
+        bool, typer.Option("--categories", help="Predict 1,918 categories instead of blocks.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Folder for the model.")] = Path("runs/demo"),
+) -> None:
+    """Train, evaluate and use a model on included data (ICD-10-CM coding)."""
+    from hill.demo import run_demo
+
+    run_demo(categories, out)

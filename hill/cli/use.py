@@ -1,0 +1,306 @@
+"""Commands that use a trained model: evaluate, predict, explain, serve, export and card."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hill.cli.common import Data, Json, Model, app, counting, load_model, print_metrics
+from hill.errors import printable
+
+# Evaluate
+
+
+@app.command()
+def evaluate(
+    model: Model,
+    data: Data,
+    report: Annotated[
+        Path | None,
+        typer.Option(help="Write an error report to this file: a page (.html) or its numbers (.json)."),
+    ] = None,
+    explained: Annotated[int, typer.Option(help="Report: how many errors of each kind to explain.")] = 4,
+    as_json: Json = False,
+) -> None:
+    """Evaluate a model on data. A folder is evaluated on its test split. With --report, --json prints the report."""
+    if report:
+        written = _write_report(model, data, report, explained)
+        result = written.to_dict() if as_json else written.to_dict()["metrics"]
+    else:
+        result = load_model(model).evaluate(data)
+    if as_json:
+        print(json.dumps(result, ensure_ascii=False))
+        return
+    print_metrics(result)
+    if report:
+        print(f"report: {report}")
+
+
+def _write_report(model: Path, data: Path, target: Path, explained: int) -> Any:
+    from hill.report import make_report
+    from hill.report.report import check_target
+
+    check_target(target)  # before the evaluation, which takes long
+    classifier = load_model(model)
+    with counting("documents") as tick:
+        report = make_report(classifier, data, _load_explain(model), explained, tick)
+    report.write(target)
+    return report
+
+
+def _load_explain(model: Path) -> Any:
+    """`hill.explain.explain`, or None for an exported model, which has no gradients and does not import torch."""
+    from hill.export.runtime import is_export
+
+    if is_export(model):
+        return None
+    from hill.explain import explain
+
+    return explain
+
+
+# Predict
+
+
+@app.command()
+def predict(
+    model: Model,
+    texts: Annotated[list[str] | None, typer.Argument(help="Texts. Default: the lines of standard input.")] = None,
+    source: Annotated[
+        str | None, typer.Option("--input", help="Texts: JSONL, CSV or Parquet; a file, a folder, a 'glob*' or a URI.")
+    ] = None,
+    target: Annotated[
+        Path | None,
+        typer.Option("--output", help="A .jsonl file; or a folder for Parquet files, to resume later."),
+    ] = None,
+    engine: Annotated[str, typer.Option(help="With a folder as --output: local, or ray for a cluster.")] = "local",
+    workers: Annotated[
+        int,
+        typer.Option(
+            help="With a folder as --output: number of processes or Ray actors. 0: one process, or one actor per GPU, "
+            "or per core."
+        ),
+    ] = 0,
+    strict: Annotated[
+        bool, typer.Option(help="With a folder as --output: exit with 1 if a row could not be predicted.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Predict the labels of texts."""
+    from hill.bulk import predict_file, prediction_document
+    from hill.errors import ConfigError
+    from hill.settings import check_at_least
+
+    if (source is None) != (target is None) or (source and texts):
+        raise ConfigError("give texts, or --input and --output together")
+    if source == "":
+        raise ConfigError("--input is empty; expected a file, a folder, a 'glob*' or a URI")
+    check_at_least(workers, 0, "--workers")
+    if source and target and (target.is_dir() or not target.suffix):
+        _predict_to_folder(model, source, target, engine, workers, strict, as_json)
+        return
+    if engine != "local" or workers > 1 or (target and target.suffix == ".parquet"):
+        given = f"--output is '{target}'" if target else "--output is missing"
+        raise ConfigError(f"{given}; for Parquet, several workers or Ray give it a folder, such as labels")
+    classifier = load_model(model)
+    if source and target:
+        with counting("documents") as tick:
+            count = predict_file(classifier, Path(source), target, tick)
+        print(f"{count:,} predictions in {target}")
+        return
+    texts = texts or [line.strip() for line in sys.stdin if line.strip()]
+    predictions = list(zip(texts, classifier.predictions(texts), strict=True))
+    if as_json:
+        documents = [{"text": text, **prediction_document(prediction)} for text, prediction in predictions]
+        print(json.dumps(documents, ensure_ascii=False))
+        return
+    for text, prediction in predictions:
+        _print_prediction(classifier.taxonomy, text, prediction)
+
+
+def _print_prediction(taxonomy: Any, text: str, prediction: Any) -> None:
+    scores = dict(zip(prediction.labels, prediction.scores, strict=True))
+    print(printable(text if len(text) <= 100 else f"{text[:99]}…"))
+    for path in prediction.paths:
+        names = " > ".join(taxonomy[taxonomy.row(label)].name for label in path)
+        print(f"  {scores[path[-1]]:.3f}  {printable(names)}")
+    if not prediction.paths:
+        print("  no label scores above the threshold")
+
+
+def _predict_to_folder(
+    model: Path, source: str, target: Path, engine: str, workers: int, strict: bool, as_json: bool
+) -> None:
+    from functools import partial
+
+    from hill.bulk import Bulk
+
+    bulk = Bulk(partial(load_model, model.resolve()), model, source, target, engine, workers)
+    with _parts_progress(len(bulk.parts)) as show:
+        for rows in bulk.run():
+            show(rows, len(bulk.written))
+    if as_json:
+        totals = {"parts": len(bulk.written), "rows": bulk.rows, "errors": bulk.bad, "example": bulk.example}
+        print(json.dumps(totals, ensure_ascii=False))
+    else:
+        print(f"{bulk.rows:,} rows in {len(bulk.written):,} parts in {target}")
+    if bulk.bad:
+        sys.stderr.write(
+            f"hill: rows with an error instead of labels: {bulk.bad:,}, such as {printable(bulk.example)}\n"
+        )
+    if bulk.bad and (strict or bulk.bad == bulk.rows):
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _parts_progress(n_parts: int) -> Iterator[Callable[[int, int], None]]:
+    """Show the number of written parts and rows on standard error."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    rows = TextColumn("parts, {task.fields[rows]:,} rows")
+    columns = (BarColumn(), MofNCompleteColumn(), rows, TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=n_parts, rows=0)
+        bar = progress.tasks[0]
+        yield lambda more, written: progress.update(task, completed=written, rows=bar.fields["rows"] + more)
+
+
+# Explain
+
+
+@app.command()
+def explain(
+    model: Annotated[Path, typer.Argument(help="Folder of a trained model.")],
+    text: Annotated[str, typer.Argument(help="The text.")],
+    label: Annotated[
+        list[str] | None, typer.Option(help="Explain this label (id, name or path), predicted or not; may be repeated.")
+    ] = None,
+    method: Annotated[
+        str, typer.Option(help="integrated (gradients), or gradient (× input): faster, less exact.")
+    ] = "integrated",
+    steps: Annotated[int, typer.Option(help="Steps of integrated gradients; 0: as many as are needed.")] = 0,
+    top: Annotated[int, typer.Option(help="How many words for and against each label to print.", min=1)] = 10,
+    html: Annotated[Path | None, typer.Option(help="Write a page with coloured words to this file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show which words raise or lower the score of each label."""
+    from hill.explain import explain as explain_text
+    from hill.io import write_text
+
+    explanation = explain_text(load_model(model), text, label, method, steps)
+    if html:
+        write_text(html, explanation.html())
+    if as_json:
+        print(json.dumps(explanation.to_dict(), ensure_ascii=False))
+        return
+    print(printable(explanation.text(top)))
+    if explanation.read < len(text.rstrip()):
+        print(f"the model reads {explanation.read:,} of the {len(text):,} characters of this text")
+    if html:
+        print(f"page: {html}")
+
+
+# Serve
+
+
+@app.command()
+def serve(
+    models: Annotated[list[Path], typer.Argument(help="Folders of trained or exported models; the first is default.")],
+    host: Annotated[
+        str,
+        typer.Option(help="Address to listen on. If other machines can reach it, it needs an API key, or --public."),
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 for any free port.")] = 8000,
+    public: Annotated[
+        bool, typer.Option("--public", help="Accept requests from other machines without an API key.")
+    ] = False,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="Accept this name in the Host header; may be repeated, '*' accepts every name."),
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Maximum number of texts per batch.")] = 64,
+    wait_ms: Annotated[
+        float,
+        typer.Option(help="Milliseconds that an idle server waits for more texts before it predicts a batch."),
+    ] = 2.0,
+    queue: Annotated[int, typer.Option(help="Maximum number of waiting texts; further requests get status 503.")] = 512,
+    timeout: Annotated[
+        float,
+        typer.Option(help="Seconds to receive a body, and to predict it; slower requests get status 408 or 504."),
+    ] = 30.0,
+    max_texts: Annotated[
+        int, typer.Option(help="Maximum number of texts per request; larger requests get status 422.")
+    ] = 256,
+    max_body: Annotated[
+        int, typer.Option(help="Maximum number of bytes per request; larger requests get status 413.")
+    ] = 4_000_000,
+    idle_timeout: Annotated[
+        float,
+        typer.Option(
+            help="Seconds that a connection may take to send the headers of its next request before it is closed."
+        ),
+    ] = 10.0,
+    max_connections: Annotated[
+        int,
+        typer.Option(
+            help="Maximum number of open connections per client address (429); three times as many in total (503)."
+        ),
+    ] = 200,
+) -> None:
+    """Serve models over HTTP, with an API and a web page. The environment variable HILL_API_KEY sets an API key."""
+    from hill.errors import need
+    from hill.serve import ServeConfig
+
+    for package in ("fastapi", "uvicorn", "httptools", "prometheus_client", "python_multipart"):
+        need(package, "serve", "hill serve")
+    config = ServeConfig(
+        host=host,
+        port=port,
+        public=public,
+        allow_host=tuple(allow_host or ()),
+        batch=batch,
+        wait_ms=wait_ms,
+        queue=queue,
+        timeout=timeout,
+        max_texts=max_texts,
+        max_body=max_body,
+        idle_timeout=idle_timeout,
+        max_connections=max_connections,
+    )
+    from hill.serve.app import bind
+    from hill.serve.app import serve as run_server
+    from hill.serve.registry import ModelRegistry
+
+    with bind(config) as bound:  # before the models are loaded, so that an invalid address fails at once
+        registry = ModelRegistry((folder, load_model(folder), _load_explain(folder)) for folder in models)
+        run_server(registry, config, bound)
+
+
+# Export and model card
+
+
+@app.command()
+def export(
+    model: Annotated[Path, typer.Argument(help="Folder of a trained model.")],
+    onnx: Annotated[Path, typer.Option(help="Folder to write the ONNX model to: fast on a CPU, without torch.")],
+    int8: Annotated[bool, typer.Option(help="Use 8-bit integers: faster, with slightly different scores.")] = True,
+) -> None:
+    """Export a model to ONNX. `hill predict`, `hill evaluate` and `hill serve` accept the exported folder."""
+    from hill.classifier import HillClassifier
+    from hill.export.onnx import export_onnx
+
+    export_onnx(HillClassifier.load(model, device="cpu"), onnx, int8)
+    print(f'exported to {onnx}; try: hill predict {onnx} "a text"')
+
+
+@app.command()
+def card(model: Annotated[Path, typer.Argument(help="Folder of a trained model.")]) -> None:
+    """Print the model card: data, labels, metrics, settings and limits, from the files of the model."""
+    from hill.card import read_card
+
+    print(read_card(model), end="")

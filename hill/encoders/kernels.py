@@ -1,0 +1,493 @@
+"""Triton kernels for attention inside packed documents, made for texts of a few hundred tokens.
+
+Tiles are small and listed once a batch, so that neither the ends of documents nor empty tiles cost much, and gradients
+of queries, keys and values are written where the matrix product reads them. The method is that of FlashAttention:
+scores never leave the chip, and the backward pass computes them again.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from hill.encoders.packed import TILE
+
+
+class Tile(NamedTuple):
+    """How a kernel is laid out: tokens and columns of a tile, warps of a program, programs that share the tokens."""
+
+    tokens: int
+    columns: int
+    warps: int
+    programs: int
+
+
+FORWARD = Tile(4, 0, 8, 0)
+
+
+BACKWARD = Tile(2, 0, 2, 1056)
+
+
+GELU = Tile(16, 128, 4, 4224)
+
+
+SUMS = Tile(16, 64, 4, 2112)
+
+
+@triton.jit
+def hash_rows(seed, rows):
+    """A number for every row, each bit of which is as good as random."""
+    mixed = (rows.to(tl.uint32) * 0x9E3779B1) ^ seed.to(tl.uint32)
+    mixed = (mixed ^ (mixed >> 16)) * 0x7FEB352D
+    mixed = (mixed ^ (mixed >> 15)) * 0x846CA68B
+    return mixed ^ (mixed >> 16)
+
+
+@triton.jit
+def keep(hashed, cols, dropout):
+    """Whether the value in a column is kept, for rows with these hashes: little work a value, yet no two rows alike."""
+    mixed = hashed ^ (cols.to(tl.uint32) * 0x85EBCA77)
+    return (mixed ^ (mixed >> 16)) * 0x846CA68B >= tl.cast(dropout * 4294967296.0, tl.uint32)
+
+
+@triton.jit
+def _tail(value, density):
+    """Φ(-|x|), from exp(-x²/2): Abramowitz and Stegun 7.1.26, to 1e-7."""
+    t = 1.0 / (1.0 + 0.23164188 * tl.abs(value))
+    rest = t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429)))
+    return 0.5 * density * t * (0.254829592 + rest)
+
+
+@triton.jit
+def _add_norm_forward(
+    x, a, bias, gamma, beta, seeds, index, out, total, means, scales,
+    count, width, dropout, epsilon, rows: tl.constexpr, block: tl.constexpr, drop: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0) * rows + tl.arange(0, rows)
+    cols = tl.arange(0, block)
+    inner = cols < width
+    inside = (row < count)[:, None] & inner[None, :]
+    place = row[:, None] * width + cols[None, :]
+    added = tl.load(a + place, mask=inside, other=0.0).to(tl.float32)
+    added += tl.load(bias + cols, mask=inner, other=0.0).to(tl.float32)[None, :]
+    if drop:
+        kept = keep(hash_rows(tl.load(seeds + index), row)[:, None], cols[None, :], dropout)
+        added = tl.where(kept, added * (1.0 / (1.0 - dropout)), 0.0)
+    value = added + tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
+    rounded = value.to(total.dtype.element_ty)
+    tl.store(total + place, rounded, mask=inside)
+    value = tl.where(inside, rounded.to(tl.float32), 0.0)
+    mean = tl.sum(value, axis=1) / width
+    apart = tl.where(inside, value - mean[:, None], 0.0)
+    scale = tl.rsqrt(tl.sum(apart * apart, axis=1) / width + epsilon)
+    tl.store(means + row, mean, mask=row < count)
+    tl.store(scales + row, scale, mask=row < count)
+    weight = tl.load(gamma + cols, mask=inner, other=0.0).to(tl.float32)[None, :]
+    offset = tl.load(beta + cols, mask=inner, other=0.0).to(tl.float32)[None, :]
+    tl.store(out + place, (apart * scale[:, None] * weight + offset).to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _add_norm_backward(
+    grad, total, means, scales, gamma, seeds, index, grad_x, grad_a, sums,
+    count, width, dropout, rows: tl.constexpr, block: tl.constexpr, drop: tl.constexpr,
+):  # fmt: skip
+    cols = tl.arange(0, block)
+    inner = cols < width
+    weight = tl.load(gamma + cols, mask=inner, other=0.0).to(tl.float32)[None, :]
+    sum_gamma = tl.zeros([rows, block], tl.float32)
+    sum_beta = tl.zeros([rows, block], tl.float32)
+    sum_bias = tl.zeros([rows, block], tl.float32)
+    for first in range(tl.program_id(0) * rows, count, tl.num_programs(0) * rows):
+        row = first + tl.arange(0, rows)
+        inside = (row < count)[:, None] & inner[None, :]
+        place = row[:, None] * width + cols[None, :]
+        given = tl.load(grad + place, mask=inside, other=0.0).to(tl.float32)
+        value = tl.load(total + place, mask=inside, other=0.0).to(tl.float32)
+        scale = tl.load(scales + row, mask=row < count, other=0.0)[:, None]
+        mean = tl.load(means + row, mask=row < count, other=0.0)[:, None]
+        normal = tl.where(inside, (value - mean) * scale, 0.0)
+        scaled = given * weight
+        along = tl.sum(scaled * normal, axis=1)[:, None] / width
+        middle = tl.sum(scaled, axis=1)[:, None] / width
+        back = tl.where(inside, (scaled - normal * along - middle) * scale, 0.0)
+        tl.store(grad_x + place, back.to(grad_x.dtype.element_ty), mask=inside)
+        if drop:
+            kept = keep(hash_rows(tl.load(seeds + index), row)[:, None], cols[None, :], dropout)
+            back = tl.where(kept, back * (1.0 / (1.0 - dropout)), 0.0)
+        tl.store(grad_a + place, back.to(grad_a.dtype.element_ty), mask=inside)
+        sum_gamma += given * normal
+        sum_beta += given
+        sum_bias += back
+    place_out = tl.program_id(0) * width + cols
+    step = tl.num_programs(0) * width
+    tl.store(sums + place_out, tl.sum(sum_gamma, axis=0), mask=inner)
+    tl.store(sums + step + place_out, tl.sum(sum_beta, axis=0), mask=inner)
+    tl.store(sums + 2 * step + place_out, tl.sum(sum_bias, axis=0), mask=inner)
+
+
+@triton.jit
+def _gelu_forward(x, bias, out, rows, width, tokens: tl.constexpr, columns: tl.constexpr, tanh: tl.constexpr):
+    row = tl.program_id(0) * tokens + tl.arange(0, tokens)
+    cols = tl.program_id(1) * columns + tl.arange(0, columns)
+    inside = (row < rows)[:, None] & (cols < width)[None, :]
+    place = row[:, None] * width + cols[None, :]
+    offset = tl.load(bias + cols, mask=cols < width, other=0.0).to(tl.float32)
+    value = tl.load(x + place, mask=inside, other=0.0).to(tl.float32) + offset[None, :]
+    if tanh:
+        result = value * tl.sigmoid(1.5957691216057308 * (value + 0.044715 * value * value * value))
+    else:
+        tail = _tail(value, tl.exp(-0.5 * value * value))
+        result = value * tl.where(value < 0, tail, 1.0 - tail)
+    tl.store(out + place, result.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _gelu_backward(
+    grad, x, bias, back, sums, rows, width, tokens: tl.constexpr, columns: tl.constexpr, tanh: tl.constexpr
+):
+    cols = tl.program_id(1) * columns + tl.arange(0, columns)
+    inside = cols < width
+    offset = tl.load(bias + cols, mask=inside, other=0.0).to(tl.float32)
+    total = tl.zeros([tokens, columns], tl.float32)
+    for first in range(tl.program_id(0) * tokens, rows, tl.num_programs(0) * tokens):
+        row = first + tl.arange(0, tokens)
+        place = row[:, None] * width + cols[None, :]
+        both = (row < rows)[:, None] & inside[None, :]
+        value = tl.load(x + place, mask=both, other=0.0).to(tl.float32) + offset[None, :]
+        given = tl.load(grad + place, mask=both, other=0.0).to(tl.float32)
+        if tanh:
+            half = tl.sigmoid(1.5957691216057308 * (value + 0.044715 * value * value * value))
+            slope = half + value * half * (1 - half) * 1.5957691216057308 * (1 + 0.134145 * value * value)
+        else:
+            density = tl.exp(-0.5 * value * value)
+            tail = _tail(value, density)
+            slope = tl.where(value < 0, tail, 1.0 - tail) + value * 0.3989422804014327 * density
+        result = given * slope
+        tl.store(back + place, result.to(back.dtype.element_ty), mask=both)
+        total += tl.where(both, result, 0.0)
+    tl.store(sums + tl.program_id(0) * width + cols, tl.sum(total, axis=0), mask=inside)
+
+
+@triton.jit
+def _column_sums(x, sums, rows, width, tokens: tl.constexpr, columns: tl.constexpr):
+    cols = tl.program_id(1) * columns + tl.arange(0, columns)
+    inside = cols < width
+    total = tl.zeros([tokens, columns], tl.float32)
+    for first in range(tl.program_id(0) * tokens, rows, tl.num_programs(0) * tokens):
+        row = first + tl.arange(0, tokens)
+        both = (row < rows)[:, None] & inside[None, :]
+        value = tl.load(x + row[:, None] * width + cols[None, :], mask=both, other=0.0)
+        total += value.to(tl.float32)
+    tl.store(sums + tl.program_id(0) * width + cols, tl.sum(total, axis=0), mask=inside)
+
+
+class AddNorm(torch.autograd.Function):
+    """LayerNorm(x + dropout(a + bias)) for x and a (P, D); a seed and an index say which values are dropped."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, a: Tensor, bias: Tensor, gamma: Tensor, beta: Tensor,
+        seed: Tensor, index: int, dropout: float, epsilon: float,
+    ) -> Tensor:  # fmt: skip
+        """The normalised sums."""
+        rows, width = x.shape
+        out, total = torch.empty_like(x), torch.empty_like(x)
+        means, scales = (torch.empty(rows, device=x.device) for _ in range(2))
+        block = triton.next_power_of_2(width)
+        _add_norm_forward[(triton.cdiv(rows, FORWARD.tokens),)](
+            x, a, bias, gamma, beta, seed, index, out, total, means, scales,
+            rows, width, dropout, epsilon, FORWARD.tokens, block, dropout > 0, num_warps=FORWARD.warps,
+        )  # fmt: skip
+        ctx.save_for_backward(total, means, scales, gamma, seed)
+        ctx.facts = index, dropout, block
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of x, a, bias, gamma and beta, in one pass over the tokens."""
+        total, means, scales, gamma, seed = ctx.saved_tensors
+        index, dropout, block = ctx.facts
+        rows, width = total.shape
+        grad_x, grad_a = torch.empty_like(total), torch.empty_like(total)
+        sums = torch.empty(3, min(BACKWARD.programs, triton.cdiv(rows, BACKWARD.tokens)), width, device=grad.device)
+        _add_norm_backward[(sums.shape[1],)](
+            grad.contiguous(), total, means, scales, gamma, seed, index, grad_x, grad_a, sums,
+            rows, width, dropout, BACKWARD.tokens, block, dropout > 0, num_warps=BACKWARD.warps,
+        )  # fmt: skip
+        grad_gamma, grad_beta, grad_bias = sums.sum(dim=1).to(gamma.dtype).unbind(0)
+        return grad_x, grad_a, grad_bias, grad_gamma, grad_beta, None, None, None, None
+
+
+class BiasGelu(torch.autograd.Function):
+    """gelu(x + bias) for x (P, D)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bias: Tensor, approximate: str) -> Tensor:
+        """The activations."""
+        out, (rows, width) = torch.empty_like(x), x.shape
+        grid = (triton.cdiv(rows, GELU.tokens), triton.cdiv(width, GELU.columns))
+        _gelu_forward[grid](x, bias, out, rows, width, *GELU[:2], approximate == "tanh", num_warps=GELU.warps)
+        ctx.save_for_backward(x, bias)
+        ctx.tanh = approximate == "tanh"
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of x and bias, in one pass over the tokens."""
+        x, bias = ctx.saved_tensors
+        rows, width = x.shape
+        back = torch.empty_like(x)
+        grid = _grid(GELU, rows, width)
+        sums = torch.empty(grid[0], width, device=x.device)
+        _gelu_backward[grid](
+            grad.contiguous(), x, bias, back, sums, rows, width, *GELU[:2], ctx.tanh, num_warps=GELU.warps
+        )
+        return back, sums.sum(dim=0).to(bias.dtype), None
+
+
+class LinearPass(torch.autograd.Function):
+    """x W' + bias for x (P, D), and x itself for those that read it later: their gradient joins inside the product."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The products, and x."""
+        ctx.save_for_backward(x, weight)
+        ctx.biased = bias is not None
+        return x @ weight.T if bias is None else torch.addmm(bias, x, weight.T), x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, passed: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of x, weight and bias; that of what was passed on is nobody else's and is added to in place."""
+        x, weight = ctx.saved_tensors
+        grad = grad.contiguous()
+        sums = column_sums(grad).to(grad.dtype) if ctx.biased else None
+        return passed.addmm_(grad, weight), grad.T @ x, sums
+
+
+def column_sums(x: Tensor) -> Tensor:
+    """The sum over tokens: (P, D) to (D)."""
+    rows, width = x.shape
+    grid = _grid(SUMS, rows, width)
+    sums = torch.empty(grid[0], width, device=x.device)
+    _column_sums[grid](x, sums, rows, width, *SUMS[:2], num_warps=SUMS.warps)
+    return sums.sum(dim=0)
+
+
+def _grid(tile: Tile, rows: int, width: int) -> tuple[int, int]:
+    across = triton.cdiv(width, tile.columns)
+    return min(triton.cdiv(rows, tile.tokens), max(tile.programs // across, 1)), across
+
+
+def try_kernels() -> None:
+    """Compile and run a kernel."""
+    one = torch.ones(4, 8, device="cuda")
+    AddNorm.apply(one, one, one[0], one[0], one[0], torch.zeros(1, dtype=torch.int64, device="cuda"), 0, 0.1, 1e-12)
+    torch.cuda.synchronize()
+
+
+LOG2_E = 1.4426950408889634
+
+
+class How(NamedTuple):
+    """How a kernel is laid out: tokens that a tile meets at a time, warps of a program, loads under way."""
+
+    span: int
+    warps: int
+    stages: int
+
+
+ATTENTION_FORWARD = How(32, 4, 3)
+
+
+KEYS = How(64, 4, 3)
+
+
+QUERIES = How(32, 4, 3)
+
+
+@triton.jit
+def _forward(
+    qkv, bounds, tiles, seeds, index, out, logs, tiles_count, tokens, scale, dropout,
+    heads: tl.constexpr, width: tl.constexpr, tile: tl.constexpr, span: tl.constexpr, drop: tl.constexpr,
+):  # fmt: skip
+    document = tl.load(tiles + tl.program_id(0))
+    if document < 0:
+        return
+    head = tl.program_id(1)
+    first = tl.load(tiles + tiles_count + tl.program_id(0))
+    start, end = tl.load(bounds + document), tl.load(bounds + document + 1)
+    rows, cols = first + tl.arange(0, tile), tl.arange(0, width)
+    step = 3 * heads * width
+    here = qkv + head * width + cols[None, :]
+    query = tl.load(here + rows[:, None] * step, mask=(rows < end)[:, None], other=0.0)
+    most = tl.full([tile], float("-inf"), tl.float32)
+    total = tl.zeros([tile], tl.float32)
+    found = tl.zeros([tile, width], tl.float32)
+    hashed = hash_rows(tl.load(seeds + index) + head * 7919, rows)
+    for begin in range(start, end, span):
+        other = begin + tl.arange(0, span)
+        inside = (other < end)[:, None]
+        key = tl.load(here + heads * width + other[:, None] * step, mask=inside, other=0.0)
+        value = tl.load(here + 2 * heads * width + other[:, None] * step, mask=inside, other=0.0)
+        score = tl.where((other < end)[None, :], tl.dot(query, tl.trans(key)) * scale, float("-inf"))
+        higher = tl.maximum(most, tl.max(score, axis=1))
+        weight = tl.exp2(score - higher[:, None])
+        shrink = tl.exp2(most - higher)
+        total = total * shrink + tl.sum(weight, axis=1)
+        if drop:
+            weight = tl.where(keep(hashed[:, None], other[None, :], dropout), weight, 0.0)
+        found = found * shrink[:, None] + tl.dot(weight.to(value.dtype), value)
+        most = higher
+    place_out = out + rows[:, None] * (heads * width) + head * width + cols[None, :]
+    found *= (1.0 / (total * (1.0 - dropout)))[:, None]
+    tl.store(place_out, found.to(out.dtype.element_ty), mask=(rows < end)[:, None])
+    tl.store(logs + head * tokens + rows, most + tl.log2(total), mask=rows < end)
+
+
+@triton.jit
+def _along(grad, out, sums, tokens, heads: tl.constexpr, width: tl.constexpr, tile: tl.constexpr):
+    """Σ over a head's width of gradient times output, for every token."""
+    rows, cols = tl.program_id(0) * tile + tl.arange(0, tile), tl.arange(0, width)
+    head = tl.program_id(1)
+    inside = (rows < tokens)[:, None]
+    place = rows[:, None] * (heads * width) + head * width + cols[None, :]
+    product = tl.load(grad + place, mask=inside, other=0.0).to(tl.float32)
+    product *= tl.load(out + place, mask=inside, other=0.0).to(tl.float32)
+    tl.store(sums + head * tokens + rows, tl.sum(product, axis=1), mask=rows < tokens)
+
+
+@triton.jit
+def _backward_keys(
+    qkv, bounds, tiles, seeds, index, grad, logs, sums, back, tiles_count, tokens, scale, unit, dropout,
+    heads: tl.constexpr, width: tl.constexpr, tile: tl.constexpr, span: tl.constexpr, drop: tl.constexpr,
+):  # fmt: skip
+    document = tl.load(tiles + tl.program_id(0))
+    if document < 0:
+        return
+    head = tl.program_id(1)
+    first = tl.load(tiles + tiles_count + tl.program_id(0))
+    start, end = tl.load(bounds + document), tl.load(bounds + document + 1)
+    other, cols = first + tl.arange(0, tile), tl.arange(0, width)
+    step = 3 * heads * width
+    here = qkv + head * width + cols[None, :]
+    inside = (other < end)[:, None]
+    key = tl.load(here + heads * width + other[:, None] * step, mask=inside, other=0.0)
+    value = tl.load(here + 2 * heads * width + other[:, None] * step, mask=inside, other=0.0)
+    grad_key = tl.zeros([tile, width], tl.float32)
+    grad_value = tl.zeros([tile, width], tl.float32)
+    seed, up = tl.load(seeds + index) + head * 7919, 1.0 / (1.0 - dropout)
+    for begin in range(start, end, span):
+        rows = begin + tl.arange(0, span)
+        known = rows < end
+        query = tl.load(here + rows[:, None] * step, mask=known[:, None], other=0.0)
+        given = tl.load(
+            grad + rows[:, None] * (heads * width) + head * width + cols[None, :], mask=known[:, None], other=0.0
+        )
+        log = tl.load(logs + head * tokens + rows, mask=known, other=float("inf"))
+        along = tl.load(sums + head * tokens + rows, mask=known, other=0.0)
+        weight = tl.exp2(tl.dot(query, tl.trans(key)) * scale - log[:, None])
+        weight = tl.where((other < end)[None, :], weight, 0.0)
+        dealt = tl.dot(given, tl.trans(value))
+        if drop:
+            kept = keep(hash_rows(seed, rows)[:, None], other[None, :], dropout)
+            grad_value += tl.dot(tl.trans(tl.where(kept, weight, 0.0).to(given.dtype)), given)
+            dealt = tl.where(kept, dealt * up, 0.0)
+        else:
+            grad_value += tl.dot(tl.trans(weight.to(given.dtype)), given)
+        grad_score = weight * (dealt - along[:, None])
+        grad_key += tl.dot(tl.trans(grad_score.to(query.dtype)), query)
+    there = back + head * width + cols[None, :] + other[:, None] * step
+    tl.store(there + heads * width, (grad_key * unit).to(back.dtype.element_ty), mask=inside)
+    tl.store(there + 2 * heads * width, (grad_value * up).to(back.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _backward_queries(
+    qkv, bounds, tiles, seeds, index, grad, logs, sums, back, tiles_count, tokens, scale, unit, dropout,
+    heads: tl.constexpr, width: tl.constexpr, tile: tl.constexpr, span: tl.constexpr, drop: tl.constexpr,
+):  # fmt: skip
+    document = tl.load(tiles + tl.program_id(0))
+    if document < 0:
+        return
+    head = tl.program_id(1)
+    first = tl.load(tiles + tiles_count + tl.program_id(0))
+    start, end = tl.load(bounds + document), tl.load(bounds + document + 1)
+    rows, cols = first + tl.arange(0, tile), tl.arange(0, width)
+    step = 3 * heads * width
+    here = qkv + head * width + cols[None, :]
+    known = rows < end
+    query = tl.load(here + rows[:, None] * step, mask=known[:, None], other=0.0)
+    given = tl.load(
+        grad + rows[:, None] * (heads * width) + head * width + cols[None, :], mask=known[:, None], other=0.0
+    )
+    log = tl.load(logs + head * tokens + rows, mask=known, other=float("inf"))
+    along = tl.load(sums + head * tokens + rows, mask=known, other=0.0)
+    grad_query = tl.zeros([tile, width], tl.float32)
+    hashed, up = hash_rows(tl.load(seeds + index) + head * 7919, rows), 1.0 / (1.0 - dropout)
+    for begin in range(start, end, span):
+        other = begin + tl.arange(0, span)
+        inside = (other < end)[:, None]
+        key = tl.load(here + heads * width + other[:, None] * step, mask=inside, other=0.0)
+        value = tl.load(here + 2 * heads * width + other[:, None] * step, mask=inside, other=0.0)
+        weight = tl.exp2(tl.dot(query, tl.trans(key)) * scale - log[:, None])
+        weight = tl.where((other < end)[None, :], weight, 0.0)
+        dealt = tl.dot(given, tl.trans(value))
+        if drop:
+            dealt = tl.where(keep(hashed[:, None], other[None, :], dropout), dealt * up, 0.0)
+        grad_score = weight * (dealt - along[:, None])
+        grad_query += tl.dot(grad_score.to(key.dtype), key)
+    tl.store(
+        back + head * width + cols[None, :] + rows[:, None] * step,
+        (grad_query * unit).to(back.dtype.element_ty), mask=known[:, None],
+    )  # fmt: skip
+
+
+class PackedAttention(torch.autograd.Function):
+    """Softmax attention inside each document: (P, 3, H, W) to (P, H, W); a seed and an index say what is dropped."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, qkv: Tensor, bounds: Tensor, tiles: Tensor, seeds: Tensor, index: int, dropout: float
+    ) -> Tensor:
+        """What each token finds."""
+        tokens, _, heads, width = qkv.shape
+        out = torch.empty(tokens, heads, width, dtype=qkv.dtype, device=qkv.device)
+        logs = torch.empty(heads, tokens, device=qkv.device)
+        _forward[(tiles.shape[1], heads)](
+            qkv, bounds, tiles, seeds, index, out, logs, tiles.shape[1], tokens, LOG2_E * width**-0.5,
+            dropout, heads, width, TILE, ATTENTION_FORWARD.span, dropout > 0,
+            num_warps=ATTENTION_FORWARD.warps, num_stages=ATTENTION_FORWARD.stages,
+        )  # fmt: skip
+        ctx.save_for_backward(qkv, bounds, tiles, seeds, out, logs)
+        ctx.facts = index, dropout
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradient of queries, keys and values, in one tensor."""
+        qkv, bounds, tiles, seeds, out, logs = ctx.saved_tensors
+        index, dropout = ctx.facts
+        tokens, _, heads, width = qkv.shape
+        grad, sums, back = grad.contiguous(), torch.empty_like(logs), torch.empty_like(qkv)
+        _along[(triton.cdiv(tokens, TILE), heads)](grad, out, sums, tokens, heads, width, TILE, num_warps=4)
+        for kernel, how in ((_backward_keys, KEYS), (_backward_queries, QUERIES)):
+            kernel[(tiles.shape[1], heads)](
+                qkv, bounds, tiles, seeds, index, grad, logs, sums, back, tiles.shape[1], tokens,
+                LOG2_E * width**-0.5, width**-0.5, dropout, heads, width, TILE, how.span, dropout > 0,
+                num_warps=how.warps, num_stages=how.stages,
+            )  # fmt: skip
+        return back, None, None, None, None, None
+
+
+def try_attention() -> None:
+    """Compile and run the kernels, there and back."""
+    qkv = torch.ones(64, 3, 2, 32, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    bounds = torch.tensor([0, 40, 64], device="cuda", dtype=torch.int32)
+    tiles = torch.tensor([[0, 1], [0, 40]], device="cuda", dtype=torch.int32)
+    seeds = torch.zeros(1, dtype=torch.int64, device="cuda")
+    found = PackedAttention.apply(qkv, bounds, tiles, seeds, 0, 0.1)
+    torch.autograd.grad(found.float().sum(), qkv)
+    torch.cuda.synchronize()

@@ -1,0 +1,5 @@
+"""What reproduces the paper: data sets, experiments, tables, figures and significance tests."""
+
+from hill.research.predictions import Predictions
+
+__all__ = ["Predictions"]

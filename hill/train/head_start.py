@@ -1,0 +1,74 @@
+"""The head start: structure and head are fitted on vectors of the untrained encoder before fine-tuning begins.
+
+Embedding the texts once is far cheaper than an epoch of fine-tuning, and a head that starts from class centroids gives
+the encoder useful gradients from the first step. With many labels only the centroids are used: structure and head then
+cost more than the encoder, so that fitting them on vectors would be as expensive as fine-tuning.
+"""
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hill.data.batches import batch_labels
+from hill.models import VectorModel
+from hill.train.session import Session, Split
+from hill.types import MANY_LABELS
+
+SHARPNESS = 10.0
+"""How much one unit of cosine with the centroid of a label adds to its initial logit."""
+HEAD_BATCH = 256
+
+
+def head_start(session: Session, model: VectorModel, data: Split) -> Iterator[tuple[int, int]]:
+    """Embed the texts, set the head from centroids and fit it; yields the documents done and their total."""
+    vectors = torch.empty(len(data), model.text.width)
+    epochs = session.config.head_epochs if data.labels.shape[1] <= MANY_LABELS else 0
+    done, total = 0, len(data) + epochs * len(data)
+    for documents, batch_vectors in session.inference.vectors(data.tokens):
+        vectors[torch.from_numpy(documents)] = batch_vectors.cpu()
+        done += len(documents)
+        yield done, total
+    vectors = vectors.to(session.device)
+    start_from_centroids(model, vectors, data, session.device)
+    for fitted in fit_head(session, model, vectors, data) if epochs else ():
+        yield done + fitted, total
+
+
+@torch.no_grad()
+def start_from_centroids(model: VectorModel, vectors: Tensor, data: Split, device: torch.device) -> None:
+    """Set the head rows to the mean direction of each label's documents and the biases to the label's frequency."""
+    units = F.normalize(vectors - vectors.mean(dim=0), dim=1)
+    sums = torch.from_numpy(data.labels.astype("float32").T @ units.cpu().numpy()).to(device)
+    counts = torch.from_numpy(data.labels.sum(axis=0)).to(device)
+    scale = vectors.norm(dim=1).mean()
+    weight = SHARPNESS * F.normalize(sums, dim=1) / scale
+    frequency = (counts + 0.5) / (len(data) + 1)
+    bias = frequency.logit() if model.config.loss == "bce" else (1 - model.config.adjust) * frequency.log()
+    model.start_head(weight, bias.float() - weight @ vectors.mean(dim=0))
+
+
+def fit_head(session: Session, model: VectorModel, vectors: Tensor, data: Split) -> Iterator[int]:
+    """Fit everything but the text encoder on its vectors; yields the documents done."""
+    config = session.config
+    weights = [weight for name, weight in model.named_parameters() if not name.startswith("text.")]
+    optimiser = torch.optim.AdamW(weights, lr=config.head_lr, weight_decay=config.weight_decay)
+    per_epoch = -(-len(data) // HEAD_BATCH)
+    steps, done = config.head_epochs * per_epoch, 0
+    dropout = torch.nn.Dropout(model.config.dropout)
+    model.train()
+    for step in range(steps):
+        if step % per_epoch == 0:
+            order = torch.randperm(len(data))
+        documents = order[step % per_epoch * HEAD_BATCH :][:HEAD_BATCH]
+        for group in optimiser.param_groups:
+            group["lr"] = config.head_lr * (1 - step / steps)
+        labels = batch_labels(data.labels, documents.numpy(), model.listed).to(session.device)
+        loss = model.classify(dropout(vectors[documents.to(session.device)]), labels).loss
+        assert loss is not None
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        done += len(documents)
+        yield done

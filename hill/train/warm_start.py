@@ -1,0 +1,223 @@
+"""Warm start: a model for a changed taxonomy starts with the weights of a trained model.
+
+`warm_settings` takes over settings, `build_warm` builds the new model, and `warm_start` sets its weights. A
+`LabelMapping` says from which old labels each new label starts.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.sparse import csr_array
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from hill.data import Documents
+from hill.errors import ConfigError
+from hill.io import check_model, read_object, unusable
+from hill.models import MODELS, HTCModel, ModelConfig
+from hill.models.base import copy_text
+from hill.models.saved import SavedModel, upgrade_settings
+from hill.settings import Groups
+from hill.taxonomy import Taxonomy
+from hill.taxonomy.diff import TaxonomyDiff, diff
+from hill.types import BoolArray, IntArray
+
+
+@dataclass(frozen=True)
+class WarmStartReport:
+    """Where the labels (rows of the new taxonomy) and weights (names) of a model started from."""
+
+    copied: IntArray
+    """Labels that the old model has."""
+    from_parents: IntArray
+    """New labels that start as the mean of their parents."""
+    from_others: IntArray
+    """New roots that start as the mean of copied labels: their children, else the roots, else all of them."""
+    fresh: IntArray
+    """Labels that start as in a new model: all of them, if no label was copied."""
+    fresh_weights: tuple[str, ...]
+    """Weights that the old model does not have, or has in another size."""
+
+    def __str__(self) -> str:
+        related = len(self.from_parents) + len(self.from_others)
+        return f"{len(self.copied):,} labels copied, {related:,} from related labels, {len(self.fresh):,} new"
+
+
+def warm_settings(folder: Path, settings: Groups) -> tuple[str, Groups]:
+    """The name of a saved model, and the settings of a training that starts from it.
+
+    The settings of the model and the maximum length are those of the saved model, unless they are given.
+    """
+    check_model(folder)
+    saved = read_object(folder / "config.json")
+    try:
+        model = upgrade_settings(saved["settings"], folder)["model"] | settings.get("model", {})
+        data = {"max_length": saved["settings"]["data"]["max_length"]} | settings.get("data", {})
+    except (LookupError, TypeError) as error:
+        raise unusable(folder, error) from error
+    train = settings.get("train", {}) | {"warm_start": str(folder)}
+    return saved["model"], {**settings, "model": model, "train": train, "data": data}
+
+
+def build_warm(
+    old: SavedModel, documents: Documents, taxonomy: Taxonomy, config: ModelConfig
+) -> tuple[HTCModel, Tokenizer, WarmStartReport]:
+    """A model with the class, encoder and tokenizer of an old one, for another taxonomy and other documents."""
+    _check_not_closed(old)
+    old_config = old.model.config
+    if type(config) is not type(old_config):
+        raise ConfigError(f"the model to start from is a '{old.name}'; use --model {old.name}")
+    for name in ("text", "encoder") if config.text == "transformer" else ("text",):
+        value, old_value = getattr(config, name), getattr(old_config, name)
+        if value != old_value:
+            raise ConfigError(
+                f"model.{name} is '{value}', but the model to start from has '{old_value}'; set it to that, or train "
+                "without --warm-start"
+            )
+    kind = MODELS[old.name]
+    text = copy_text(old.model.text, config, old.tokenizer)
+    assets = kind.prepare(documents, taxonomy, config, old.tokenizer)
+    changes = diff(old.taxonomy, taxonomy)
+    if not any(map(len, (changes.added, changes.removed, changes.moved))):
+        source = changes.pairs[np.argsort(changes.pairs[:, 1]), 0]
+        assets |= kind.reorder_assets(old.model.assets, old_config, config, source)
+    model = kind(text, taxonomy, config, assets)
+    model.start()
+    return model, old.tokenizer, warm_start(model, old, taxonomy)
+
+
+@torch.no_grad()
+def warm_start(model: HTCModel, old: SavedModel, taxonomy: Taxonomy) -> WarmStartReport:
+    """Set the weights of a new model for this taxonomy from those of an old one, per label where they follow labels.
+
+    Two labels are the same if they have the same id, or the same name and parents. For the same taxonomy the scores are
+    those of the old model. Step counters start at 0: the state dict only has copies of them.
+    """
+    _check_not_closed(old)
+    _check_same_encoder(model, old)
+    mapping = LabelMapping(diff(old.taxonomy, taxonomy))
+    old_weights, fresh = old.model.state_dict(), []
+    for name, weight in model.state_dict().items():
+        value = None
+        axes = model.axes.get(name)
+        if name in old_weights and old.model.axes.get(name) == axes:
+            value = mapping.convert(old_weights[name].to(weight.device), weight, axes or "-" * weight.dim())
+        if value is None:
+            fresh.append(name)
+        else:
+            weight.copy_(value)
+    return WarmStartReport(mapping.copied, mapping.from_parents, mapping.from_others, mapping.fresh, tuple(fresh))
+
+
+class LabelMapping:
+    """From which rows of the old taxonomy each row of the new one starts."""
+
+    def __init__(self, changes: TaxonomyDiff) -> None:
+        self.old, self.new = changes.a, changes.b
+        self.source = np.full(len(self.new), -1)
+        """The old row of each new row (L new); -1 for new labels."""
+        self.source[changes.pairs[:, 1]] = changes.pairs[:, 0]
+        self.copied = np.flatnonzero(self.source >= 0)
+        self.edges = self._common_edges()
+        self.weights: csr_array[Any] = csr_array(
+            (np.ones(len(self.copied)), (self.copied, self.source[self.copied])), shape=(len(self.new), len(self.old))
+        )
+        """The weight of each old row in each new row (L new, L old)."""
+        self.from_others = self._start_roots()
+        for level in self.new.levels[1:]:
+            self._start_from_mean(level[~self._is_started()[level]], *self.new.edge_array.T)
+        started = self._is_started()
+        self.from_parents = np.setdiff1d(np.flatnonzero(started), np.append(self.copied, self.from_others))
+        self.fresh = np.flatnonzero(~started)
+
+    def _is_started(self) -> BoolArray:
+        return np.diff(self.weights.indptr) > 0
+
+    def _start_roots(self) -> IntArray:
+        """Start new roots from their copied children, else from copied roots, else from all copied labels."""
+        new_roots = self.new.roots[self.source[self.new.roots] < 0]
+        child, parent = self.new.edge_array.T
+        self._start_from_mean(new_roots, parent, child)
+        rest = new_roots[~self._is_started()[new_roots]]
+        copied_roots = np.intersect1d(self.new.roots, self.copied)
+        origins = copied_roots if len(copied_roots) else self.copied
+        self._start_from_mean(rest, np.repeat(rest, len(origins)), np.tile(origins, len(rest)))
+        return np.intersect1d(new_roots, np.flatnonzero(self._is_started()))
+
+    def _start_from_mean(self, rows: IntArray, target: IntArray, origin: IntArray) -> None:
+        """Start these rows from the mean over the started origins of their (target, origin) pairs."""
+        used = np.isin(target, rows) & self._is_started()[origin]
+        target, origin = target[used], origin[used]
+        counts = np.bincount(target, minlength=len(self.new))
+        size = (len(self.new), len(self.new))
+        mean: csr_array[Any] = csr_array((1 / counts[target], (target, origin)), shape=size)
+        self.weights = csr_array(self.weights + mean @ self.weights)
+
+    def _common_edges(self) -> tuple[IntArray, IntArray]:
+        """The indices of the edges that both taxonomies have, in the old one and in the new one."""
+        old = self.old.edge_array @ [len(self.old), 1]
+        child, parent = (self.source[ends] for ends in self.new.edge_array.T)
+        new = np.where((child >= 0) & (parent >= 0), child * len(self.old) + parent, -1)
+        _, in_old, in_new = np.intersect1d(old, new, assume_unique=False, return_indices=True)
+        return in_old, in_new
+
+    def convert(self, old: Tensor, new: Tensor, axes: str) -> Tensor | None:
+        """The old weight in the shape of the new one, or None if that is not possible; for `axes` see `HTCModel`."""
+        has_label_axis = bool(axes.strip("-"))
+        if len(axes) != old.dim() or old.dim() != new.dim() or (has_label_axis and not len(self.copied)):
+            return None
+        for axis, letter in enumerate(axes):
+            if letter != "-":
+                old = self._convert_axis(letter, old.movedim(axis, 0), new.movedim(axis, 0)).movedim(0, axis)
+        return old if old.shape == new.shape else None
+
+    def _convert_axis(self, letter: str, old: Tensor, new: Tensor) -> Tensor:
+        """Convert the first axis, which has this letter."""
+        if letter in "ED":
+            in_old, in_new = self.edges if letter == "E" else (np.arange(min(len(old), len(new))),) * 2
+            return _replace_rows(new, in_new, old[in_old]) if old.shape[1:] == new.shape[1:] else old
+        width = len(old) // len(self.old)
+        rows = old.reshape(len(self.old), width, *old.shape[1:]) if width > 1 else old
+        if letter == "K":
+            if rows.shape[1:] != new.shape[1:]:
+                return old
+            return _replace_rows(new, self.copied, rows[self.source[self.copied]])
+        result = rows.new_zeros(len(self.new), *rows.shape[1:])
+        result[self.copied] = rows[self.source[self.copied]]
+        started = np.append(self.from_parents, self.from_others)
+        if letter == "L" and len(started):
+            means = self.weights[started].astype(np.float32) @ rows.flatten(1 if rows.dim() > 1 else 0).cpu().numpy()
+            result[started] = torch.from_numpy(means).to(result).reshape(result[started].shape)
+        return result.flatten(0, 1) if width > 1 else result
+
+
+def _replace_rows(weight: Tensor, indices: IntArray, rows: Tensor) -> Tensor:
+    result = weight.clone()
+    result[indices] = rows
+    return result
+
+
+def _check_not_closed(old: SavedModel) -> None:
+    if old.model.closed:
+        raise ConfigError(
+            f"model '{old.name}' is fitted in one go and has no warm start; train it without --warm-start"
+        )
+
+
+def _check_same_encoder(model: HTCModel, old: SavedModel) -> None:
+    if type(model) is not type(old.model):
+        raise ConfigError(
+            f"a model of type {type(model).__name__} cannot start from a '{old.name}'; use --model {old.name}"
+        )
+    shapes, old_shapes = (
+        {name: tuple(weight.shape) for name, weight in each.text.state_dict().items()} for each in (model, old.model)
+    )
+    for name in sorted(shapes.keys() | old_shapes.keys()):
+        if shapes.get(name) != old_shapes.get(name):
+            raise ConfigError(
+                f"the text encoder differs from that of the old model: '{name}' is {shapes.get(name)} and was "
+                f"{old_shapes.get(name)}; start from a model with the same encoder and vocabulary"
+            )

@@ -1,0 +1,113 @@
+"""`hill train`, `evaluate`, `predict` and `data prepare` as a user runs them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hill.taxonomy import write_taxonomy
+from tests.command import hill
+from tests.conftest import ROOT, animals_taxonomy, toy_documents
+
+RUN = """
+[model]
+name = "hill"
+height = 2
+[train]
+epochs = 4
+batch_size = 8
+encoder_lr = 5e-3
+lr = 5e-3
+head_start = "on"
+head_epochs = 3
+[data]
+max_length = 16
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, tiny_encoder: Path) -> Path:
+    """A data set, a taxonomy, a config, and the model that `hill train` makes of them."""
+    folder = tmp_path_factory.mktemp("cli")
+    for name, count, seed in (("train", 60, 1), ("dev", 20, 2), ("test", 20, 3)):
+        pairs = zip(*toy_documents(count, seed), strict=True)
+        records = [json.dumps({"text": text, "labels": labels}) + "\n" for text, labels in pairs]
+        (folder / f"{name}.jsonl").write_text("".join(records))
+    write_taxonomy(animals_taxonomy(), folder / "taxonomy.json")
+    (folder / "run.toml").write_text(RUN)
+    command = [sys.executable, "-m", "hill", *map(str, train_arguments(folder, tiny_encoder, folder / "model"))]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "micro_f1" in result.stdout and f"hill predict {folder / 'model'}" in result.stdout
+    assert "epoch 4: dev micro_f1" in result.stderr and "expect slightly lower scores" not in result.stdout
+    return folder
+
+
+def train_arguments(folder: Path, encoder: Path, out: Path, *more: str) -> list[str | Path]:
+    options = ["--taxonomy", folder / "taxonomy.json", "--out", out, "--config", folder / "run.toml"]
+    return ["train", folder, *options, "--encoder", encoder, *more]
+
+
+def test_train_leaves_metrics_of_test_and_a_log(folder: Path) -> None:
+    metrics = json.loads((folder / "model" / "metrics.json").read_text())
+    assert metrics["split"] == "test" and metrics["documents"] == 20 and 0 <= metrics["micro_f1"] <= 1
+    config = json.loads((folder / "model" / "config.json").read_text())
+    assert config["settings"]["train"]["epochs"] == 4 and config["model"] == "hill"
+    assert (folder / "model" / "log.jsonl").exists() and not (folder / "model" / "checkpoints").exists()
+
+
+def test_train_warns_that_dev_scores_are_optimistic(folder: Path, tmp_path: Path) -> None:
+    data = folder / "train.jsonl"
+    options = ["--taxonomy", folder / "taxonomy.json", "--out", tmp_path / "model", "--model", "linear"]
+    result = hill("train", data, *options)
+    assert result.returncode == 0 and "expect slightly lower scores on new data" in result.stdout
+
+
+def test_evaluate(folder: Path) -> None:
+    result = hill("evaluate", folder / "model", folder, "--json")
+    found = json.loads(result.stdout)
+    trained = json.loads((folder / "model" / "metrics.json").read_text())
+    assert found == {key: value for key, value in trained.items() if key != "split"}
+    assert "level 1 (2 labels)" in hill("evaluate", folder / "model", folder / "dev.jsonl").stdout
+
+
+def test_predict_texts_lines_and_files(folder: Path) -> None:
+    texts = ["leaf root bark", "wing beak nest"]
+    found = json.loads(hill("predict", folder / "model", *texts, "--json").stdout)
+    assert [item["text"] for item in found] == texts and set(found[0]) == {"text", "labels", "scores", "paths"}
+    shown = hill("predict", folder / "model", stdin="leaf root bark\n\nwing beak nest\n").stdout
+    assert shown.startswith("leaf root bark\n") and "wing beak nest" in shown
+    out = folder / "predicted.jsonl"
+    result = hill("predict", folder / "model", "--input", folder / "test.jsonl", "--output", out)
+    assert "20 predictions" in result.stdout and len(out.read_text().splitlines()) == 20
+
+
+def test_wrong_requests(folder: Path, tiny_encoder: Path, tmp_path: Path) -> None:
+    cases = {
+        "give texts, or --input and --output together": ["predict", folder / "model", "--input", "x"],
+        "has a trained model; choose another --out": train_arguments(folder, tiny_encoder, folder / "model"),
+        "unknown setting of model 'hieght'; did you mean 'height'?": train_arguments(
+            folder, tiny_encoder, tmp_path / "m", "--set", "model.hieght=3"
+        ),
+        "unknown model 'hil'; did you mean 'hill'?": ["settings", "--model", "hil"],
+        "does not exist; give the folder of a saved model": ["evaluate", tmp_path / "none", folder],
+    }
+    for message, arguments in cases.items():
+        result = hill(*arguments)
+        assert result.returncode == 2 and result.stderr.startswith("hill: ") and message in result.stderr, message
+        assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "m").exists()
+
+
+def test_settings_lists_every_setting() -> None:
+    shown = hill("settings").stdout
+    for key in ("model.height", "train.epochs", "data.max_length", "decode.strategy"):
+        assert key in shown
+
+
+def test_data_prepare_names_what_is_missing(tmp_path: Path) -> None:
+    result = hill("research", "prepare", "wos", "--source", tmp_path, "--out", tmp_path / "out")
+    assert result.returncode == 2 and "Data" in result.stderr and not (tmp_path / "out").exists()
+    assert "wos" in hill("research", "prepare", "imdb", "--source", tmp_path, "--out", tmp_path / "out").stderr

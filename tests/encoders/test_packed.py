@@ -1,0 +1,258 @@
+"""Packed documents say what padded ones say, and their batches are what a slow loop would put together."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from scipy.sparse import csr_array
+
+import hill.encoders.transformer
+from hill.data.batches import DeviceDocuments, collate, packed_size, padded_length, reading_order
+from hill.data.tokens import Tokens
+from hill.encoders import RCNN, Transformer
+from hill.encoders.packed import TILE, list_tiles
+from hill.models import MODELS
+from hill.models.inference import Inference
+from hill.train import Session, Split, TrainConfig
+from hill.train.cuda_graphs import GraphedSteps
+from hill.train.session import PackedSteps, StepRunner
+from hill.train.trainer import make_steps
+from hill.types import Batch, Packed
+from tests.made import make_model
+
+CPU = torch.device("cpu")
+KINDS = {
+    "bert": transformers.BertConfig,
+    "roberta": transformers.RobertaConfig,
+    "xlm-roberta": transformers.XLMRobertaConfig,
+}
+
+
+def random_tokens(seed: int, count: int = 9, longest: int = 30) -> Tokens:
+    draw = np.random.default_rng(seed)
+    lengths = draw.integers(1, longest + 1, count)
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    return Tokens(draw.integers(5, 50, starts[-1]).astype(np.uint16), starts)
+
+
+def random_labels(seed: int, count: int = 9) -> Any:
+    return csr_array(np.random.default_rng(seed).random((count, 7)) < 0.3)
+
+
+def packed_batch(tokens: Tokens, labels: Any, documents: list[int]) -> Packed:
+    resident = DeviceDocuments(tokens, labels, 1, CPU)
+    return resident.packed(torch.tensor(documents), resident.size(np.array(documents)))
+
+
+def transformer(kind: str, pooling: str = "mean", **settings: Any) -> Transformer:
+    torch.manual_seed(0)
+    config = KINDS[kind](
+        vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
+        max_position_embeddings=80, pad_token_id=1, **settings,
+    )  # fmt: skip
+    return Transformer(transformers.AutoModel.from_config(config, add_pooling_layer=False), pooling, 0.1)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_packed_documents_have_the_vectors_of_padded_ones(kind: str, pooling: str) -> None:
+    text, tokens, documents = transformer(kind, pooling).eval(), random_tokens(1), [4, 0, 7, 2]
+    assert text.packs
+    packed = text.read(packed_batch(tokens, None, documents))
+    padded = text.read(collate(tokens, None, np.array(documents), 1))
+    assert torch.allclose(packed, padded, atol=1e-6)
+    weights = torch.randn(packed.shape, generator=torch.manual_seed(2))
+    one = torch.autograd.grad((packed * weights).sum(), list(text.parameters()), allow_unused=True)
+    other = torch.autograd.grad((padded * weights).sum(), list(text.parameters()), allow_unused=True)
+    for a, b in zip(one, other, strict=True):
+        assert (a is None and b is None) or torch.allclose(a, b, atol=1e-5)
+
+
+@pytest.mark.parametrize("act", ["gelu_new", "gelu_pytorch_tanh"])
+def test_other_activations_are_packed_too(act: str) -> None:
+    text, tokens = transformer("bert", hidden_act=act).eval(), random_tokens(3)
+    packed, padded = packed_batch(tokens, None, [1, 2]), collate(tokens, None, np.array([1, 2]), 1)
+    assert torch.allclose(text.read(packed), text.read(padded), atol=1e-6)
+
+
+def test_what_cannot_be_packed_is_known() -> None:
+    assert not transformer("bert", hidden_act="relu").packs
+    assert not RCNN(10).packs
+    with pytest.raises(TypeError, match="RCNN reads no packed batches"):
+        RCNN(10).read(packed_batch(random_tokens(0), None, [0]))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_packed_batch_is_its_documents_one_after_the_other(seed: int) -> None:
+    tokens, labels, documents = random_tokens(seed), random_labels(seed), [8, 1, 1, 5]
+    batch = packed_batch(tokens, labels, documents)
+    size = int(tokens.lengths[documents].sum())
+    expected = [int(token) for document in documents for token in tokens[document]]
+    assert batch.ids.tolist() == expected + [1] * (len(batch.ids) - size)
+    assert batch.places[:size].tolist() == [place for d in documents for place in range(len(tokens[d]))]
+    assert batch.document[:size].tolist() == [i for i, d in enumerate(documents) for _ in tokens[d]]
+    bounds = [0, *np.cumsum(tokens.lengths[documents]).tolist()]
+    assert batch.bounds[:5].tolist() == bounds and int(batch.bounds[-1]) == len(batch.ids)
+    assert (batch.bounds.diff() >= 0).all() and batch.bounds.diff().max() <= batch.longest
+    assert batch.count == 4 and batch.labels is not None
+    assert np.array_equal(batch.labels.numpy(), labels[documents].toarray())
+
+
+def test_packed_sizes_are_few_and_waste_little() -> None:
+    sizes = {packed_size(tokens) for tokens in range(1, 60_000)}
+    assert len(sizes) <= 110 and all(size % 256 == 0 for size in sizes)
+    assert all(0 <= packed_size(tokens) - tokens < 1_024 for tokens in range(1, 60_000, 7))
+    assert packed_size(0) == 256
+
+
+def test_collate_is_a_slow_loop() -> None:
+    tokens, labels, documents = random_tokens(4), random_labels(4), np.array([3, 0, 8])
+    batch = collate(tokens, labels, documents, 1)
+    width = padded_length(int(tokens.lengths[documents].max()))
+    for row, document in enumerate(documents):
+        known = tokens[int(document)].tolist()
+        assert batch.ids[row].tolist() == known + [1] * (width - len(known))
+        assert batch.mask[row].tolist() == [1] * len(known) + [0] * (width - len(known))
+    assert batch.labels is not None and np.array_equal(batch.labels.numpy(), labels[documents].toarray())
+
+
+def test_reading_by_budget_reads_everything_once_longest_first() -> None:
+    lengths = random_tokens(6, count=300).lengths
+    batches = reading_order(lengths, 0, budget=100)
+    order = np.concatenate(batches)
+    assert sorted(order.tolist()) == list(range(300)) and (np.diff(lengths[order]) <= 0).all()
+    assert max(int(lengths[batch].sum()) for batch in batches) <= 100 + lengths.max()
+    assert len(batches) <= lengths.sum() / 100 + 1
+    assert [len(batch) for batch in reading_order(np.array([7, 5, 3]), 0, budget=1)] == [1, 1, 1]
+
+
+def session(encoder: Path, packed: bool = False, **train: Any) -> Session:
+    """A session on the CPU; with `packed`, one that packs batches as on a GPU."""
+    model = make_model("hill", {}, encoder).model
+    model.text.encoder.config.hidden_dropout_prob = model.text.encoder.config.attention_probs_dropout_prob = 0.0
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    with pytest.MonkeyPatch.context() as patch:
+        if packed:
+            patch.setattr(Inference, "packed", True)
+        found = Session(model, TrainConfig(batch_size=4, **train), CPU)
+    found.inference = PackedOnCPU(model, CPU) if packed else found.inference
+    return found
+
+
+class PackedOnCPU(Inference):
+    packed = True  # type: ignore[assignment]
+
+
+def test_packed_steps_are_padded_steps(tiny_encoder: Path) -> None:
+    tokens = Tokens(random_tokens(5).ids % 20, random_tokens(5).starts)
+    data, group = Split(tokens, random_labels(5)), [np.array([0, 3, 5, 1]), np.array([7, 2, 8, 4])]
+    losses = []
+    for kind in (StepRunner, PackedSteps):
+        steps = kind(session(tiny_encoder, accumulate=2), data)
+        steps.session.model.train()
+        losses.append([steps.step(group).loss.item() for _ in range(3)])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    assert losses[0][2] < losses[0][1] < losses[0][0]
+
+
+def test_an_epoch_of_packed_steps_is_random_and_whole(tiny_encoder: Path) -> None:
+    tokens = random_tokens(5, count=103)
+    steps = PackedSteps(session(tiny_encoder), Split(tokens, random_labels(5, 103)))
+    first, second = steps.order(0), steps.order(1)
+    assert sorted(np.concatenate(first).tolist()) == list(range(103))
+    assert [len(batch) for batch in first] == [4] * 25 + [3]
+    assert np.concatenate(first).tolist() != np.concatenate(second).tolist()
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_a_training_on_a_cpu_leaves_out_padding_and_learns_the_same(
+    tiny_encoder: Path, pooling: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hill.encoders.packed.TOKENS", 60)
+    tokens = Tokens(random_tokens(5).ids % 20, random_tokens(5).starts)
+    data, documents, read, found = Split(tokens, random_labels(5)), np.array([0, 3, 5, 1, 8]), [], []
+    spied = hill.encoders.transformer.packed_states
+    spy = lambda *given: read.append(given[1].ids) or spied(*given)  # noqa: E731
+    monkeypatch.setattr("hill.encoders.transformer.packed_states", spy)
+    for train in ({"plain": True}, {"recompute": True}, {}):
+        steps = StepRunner(session(tiny_encoder, **train), data)
+        text: Any = steps.session.model.train().text
+        text.pooling = pooling
+        assert not read
+        found.append([steps.step([documents]).loss.item() for _ in range(3)])
+    assert found[0] == pytest.approx(found[2], rel=1e-5) and found[0] == pytest.approx(found[1], rel=1e-5)
+    wanted = [tokens.ids[tokens.starts[n] : tokens.starts[n + 1]] for n in documents]  # of 21, 25, 16, 25 and 30 tokens
+    parts = [np.concatenate(wanted[:2]), np.concatenate(wanted[2:])]
+    assert [part.tolist() for part in read] == [part.tolist() for part in parts] * 3
+
+
+def test_scores_of_packed_documents_are_those_of_padded_ones(tiny_encoder: Path) -> None:
+    tokens = Tokens(random_tokens(5).ids % 20, random_tokens(5).starts)
+    found = []
+    for packed in (False, True):
+        scores = np.zeros((9, 7), dtype=np.float32)
+        for documents, values in session(tiny_encoder, packed).inference.scores(tokens):
+            scores[documents] = values
+        found.append(scores)
+    assert np.allclose(found[0], found[1], atol=1e-6) and found[0].min() > 0
+
+
+def test_the_way_to_take_steps_follows_from_device_and_settings(
+    tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = Split(random_tokens(5), random_labels(5))
+    assert type(make_steps(session(tiny_encoder), data)) is StepRunner
+    assert type(make_steps(session(tiny_encoder, packed=True, accumulate=2), data)) is PackedSteps
+    assert type(make_steps(session(tiny_encoder, packed=True, recompute=True), data)) is PackedSteps
+    for name in ("graph_pool_handle", "Stream"):
+        monkeypatch.setattr(torch.cuda, name, lambda: None)
+    assert type(make_steps(session(tiny_encoder, packed=True), data)) is GraphedSteps
+
+
+def test_recomputing_changes_nothing(tiny_encoder: Path) -> None:
+    tokens = Tokens(random_tokens(5).ids % 20, random_tokens(5).starts)
+    data, losses = Split(tokens, random_labels(5)), []
+    for packed, recompute in ((False, False), (False, True), (True, True)):
+        steps = make_steps(session(tiny_encoder, packed, recompute=recompute), data)
+        steps.session.model.train()
+        losses.append([steps.step([np.array([0, 3, 5, 1])]).loss.item() for _ in range(2)])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5) and losses[0] == pytest.approx(losses[2], rel=1e-4)
+
+
+def test_every_vector_model_reads_packed_batches(tiny_encoder: Path) -> None:
+    assert {"flat", "hill"} <= set(MODELS)
+    for name in ("flat", "hill"):
+        made = make_model(name, {}, tiny_encoder)
+        lengths = made.batch.mask.sum(dim=1).numpy()
+        ids = made.batch.ids.numpy()[made.batch.mask.numpy() == 1]
+        tokens = Tokens(ids, np.concatenate([[0], np.cumsum(lengths)]))
+        packed = packed_batch(tokens, None, list(range(16)))
+        model = made.model.eval()
+        assert torch.allclose(model(packed).logits, model(Batch(made.batch.ids, made.batch.mask)).logits, atol=1e-5)
+
+
+def test_tiles_cover_every_token_once() -> None:
+    bounds = torch.tensor([0, 5, 135, 199, 199, 200, 256]).int()
+    tiles = list_tiles(bounds, 256)
+    found = [(document, first) for document, first in tiles.T.tolist() if document >= 0]
+    expected = [
+        (d, first) for d in range(6) for first in range(int(bounds[d]), int(bounds[d + 1]), TILE)
+    ]  # fmt: skip
+    assert found == expected and tiles.shape[1] >= len(expected)
+
+
+def test_gradients_of_a_group_are_averaged(tiny_encoder: Path) -> None:
+    tokens = Tokens(random_tokens(5).ids % 20, random_tokens(5).starts)
+    steps = StepRunner(session(tiny_encoder), Split(tokens, random_labels(5)))
+    steps.session.model.train()
+    found = []
+    for share in (1, 2):
+        steps.backward(steps.batch(np.array([0, 3, 5, 1])), share)
+        found.append(steps.session.model.head.bias.grad.clone())
+        steps.session.model.zero_grad()
+    assert torch.allclose(found[0], 2 * found[1]) and found[0].abs().sum() > 0

@@ -1,0 +1,227 @@
+"""What HILL alone promises beside the conformance suite."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hill.classifier import HillClassifier
+from hill.data.documents import label_documents
+from hill.errors import ConfigError
+from hill.models.hill import TOKENS_FILE, TREE_FILE, HILLConfig
+from hill.models.layers import nt_xent
+from hill.taxonomy import Label, Taxonomy
+from hill.tree import build_tree
+from tests.conftest import animals_taxonomy, toy_documents
+from tests.made import blank_model, make_model
+from tests.tree.test_coding_tree import NYT, RCV1, WOS, label_graph
+
+
+@pytest.mark.parametrize(
+    ("shape", "released"), [(WOS, 7_346_937), (RCV1, 7_269_911), (NYT, 7_400_762)], ids=["wos", "rcv1", "nyt"]
+)
+def test_parameters_are_the_released_ones_less_what_is_left_out(shape: Any, released: int) -> None:
+    """Without the encoder, d = 768, K = 2, concat: the first label map is |Y| row sums, an unused vector goes."""
+    graph = label_graph(shape)
+    labels, d = len(graph), 768
+    linear = d * d + d
+    formula = 2 * (labels**2 + labels) + 2 * linear + (4 * linear + 4 * d) + (2 * d * d + d)
+    formula += 2 * d * labels + labels + 4 * linear + d
+    assert formula == released
+    taxonomy = Taxonomy([Label("r", "r")] + [Label(str(i), str(i), ("r",)) for i in range(labels - 1)])
+    model = blank_model("hill", taxonomy, d, {"height": 2})
+    left_out = (labels**2 - labels) + d  # |Y|² weights become |Y| row sums; the vector node_mask
+    assert sum(weight.numel() for weight in model.parameters()) == released - left_out
+
+
+def test_contrast_is_added_with_its_weight(tiny_encoder: Path) -> None:
+    made = make_model("hill", {}, tiny_encoder)
+    model, batch = made.model.eval(), made.batch
+    output = model(batch)
+    text = model.text(batch.ids, batch.mask)
+    expected = model.contrast(text, model.structure(text), batch.labels) * 0.1
+    assert torch.allclose(output.parts["contrast"], expected)
+    assert "contrast" not in make_model("hill", {"contrast": 0.0}, tiny_encoder).model(batch).parts
+
+
+@pytest.mark.parametrize(
+    ("settings", "share"),
+    [
+        ({"contrast_labels": 3}, 3 / 7),
+        ({"contrast_labels": 7}, 1),
+        ({"contrast_labels": 8}, 1),
+        ({"contrast_labels": 0}, 1),
+        ({"contrast_labels": 3, "loss": "softmax"}, 1),
+    ],
+    ids=["fewer than the labels", "as many", "more", "off", "a loss that is no mean over labels"],
+)
+def test_contrast_weighs_less_where_labels_are_many(tiny_encoder: Path, settings: dict[str, Any], share: float) -> None:
+    made = make_model("hill", settings, tiny_encoder)
+    model, batch = made.model.eval(), made.batch
+    text = model.text(batch.ids, batch.mask)
+    expected = model.contrast(text, model.structure(text), batch.labels) * 0.1 * share
+    assert torch.allclose(model(batch).parts["contrast"], expected)
+
+
+def test_the_classifier_reads_what_it_should(tiny_encoder: Path) -> None:
+    for classifier in ("concat", "text", "tree", "residual"):
+        made = make_model("hill", {"classifier": classifier}, tiny_encoder)
+        model = made.model.eval()
+        text = model.text(made.batch.ids, made.batch.mask)
+        tree = model.structure(text)
+        seen = {"concat": torch.cat([text, tree], 1), "text": text, "tree": tree, "residual": text + tree}
+        assert torch.allclose(model(made.batch).logits, model.head(seen[classifier]), atol=1e-6)
+
+
+def test_units_of_the_labels_reach_classifier_and_tree(tiny_encoder: Path) -> None:
+    """Label by label: ReLU units, summed at the node above, projected, and read by a weight for every label."""
+    made = make_model("hill", {"leaf_units": 3, "height": 2, "contrast": 0.0}, tiny_encoder)
+    model = made.model.eval()
+    text = model.text(made.batch.ids, made.batch.mask)
+    read, reader = model.structure.units.read, model.head_leaves.weight  # (7 · 3, D) and (7, 7 · 3)
+    above = model.tree.parents[0].tolist()
+    received = model.structure.labels(model.structure.features(text)).transpose(1, 2).clone()
+    logits = torch.zeros(len(text), 7)
+    for label in range(7):
+        rows = slice(3 * label, 3 * label + 3)
+        units = (text @ read.weight[rows].T + read.bias[rows]).relu()
+        received[:, above[label]] += units @ model.structure.units.lift.weight.T
+        logits += units @ reader[:, rows].T
+    tree = model.structure.align(torch.cat([nodes.sum(1) for nodes in model.structure.layers(received)], dim=1))
+    logits += model.head(torch.cat([text, tree], dim=1))
+    assert torch.allclose(model(made.batch).logits, logits, atol=1e-5)
+
+
+@pytest.mark.parametrize(("labels", "settings"), [(5_500, {}), (100, {"sample": 50})])
+@pytest.mark.parametrize("name", ["leaf_units", "name_weight"])
+def test_what_needs_all_labels_is_refused_where_they_are_many(name: str, labels: int, settings: dict[str, Any]) -> None:
+    taxonomy = Taxonomy([Label("r", "r")] + [Label(str(i), str(i), ("r",)) for i in range(labels)])
+    with pytest.raises(ConfigError, match=rf"model\.{name} is 4, which needs .*set model\.{name}=0"):
+        blank_model("hill", taxonomy, 8, {"height": 2, name: 4, **settings})
+
+
+def test_many_labels_get_a_low_rank_label_map() -> None:
+    taxonomy = Taxonomy([Label("r", "r")] + [Label(str(i), str(i), ("r",)) for i in range(5_500)])
+    model = blank_model("hill", taxonomy, 8, {"height": 2})
+    assert model.structure.labels.weight.shape == (64, 5_501)
+
+
+def leaves_of(labels: list[int]) -> set[str]:
+    """The most specific ids of a row of labels of the animals, by their definition."""
+    ids = {label.id for label, known in zip(animals_taxonomy(), labels, strict=True) if known}
+    above = {parent for label in animals_taxonomy() if label.id in ids for parent in label.parents}
+    return ids - above
+
+
+def test_documents_with_like_labels_are_partners_if_asked(tiny_encoder: Path) -> None:
+    made = make_model("hill", {"positives": "alike"}, tiny_encoder)
+    model = made.model.eval()
+    text, labels = model.text.read(made.batch), made.batch.labels
+    assert labels is not None
+    ends = [leaves_of(row) for row in labels.int().tolist()]
+    alike = torch.tensor([[len(a & b) / max(len(a | b), 1) for b in ends] for a in ends])
+    assert 0 < float((alike[~torch.eye(len(ends), dtype=bool)] > 0).float().mean()) < 1
+    views = model.text_view(text), model.tree_view(model.structure(text))
+    expected = nt_xent(*views, 1.0, positives=alike) * 0.1
+    assert torch.allclose(model.classify(text, labels).parts["contrast"], expected, atol=1e-6)
+    with pytest.raises(ConfigError, match=r"model\.negatives is 'others', which leaves out"):
+        HILLConfig(positives="alike", negatives="others")
+
+
+@pytest.mark.parametrize("negatives", ["all", "others", "weighted"])
+def test_documents_with_like_labels_are_negatives_as_asked(negatives: str, tiny_encoder: Path) -> None:
+    made = make_model("hill", {"negatives": negatives}, tiny_encoder)
+    model, batch = made.model.eval(), made.batch
+    labels = batch.labels
+    assert labels is not None
+    rows = labels.int().tolist()
+    sets = [{i for i, known in enumerate(row) if known} for row in rows]
+    weights = torch.ones(16, 16)
+    for i in range(16):
+        for j in range(16):
+            if negatives == "others":
+                weights[i, j] = float(leaves_of(rows[i]).isdisjoint(leaves_of(rows[j])))
+            elif negatives == "weighted":
+                weights[i, j] = 1 - len(sets[i] & sets[j]) / len(sets[i] | sets[j])
+    assert negatives == "all" or 0 < float((weights == 0).float().mean()) < 1
+    text = model.text(batch.ids, batch.mask)
+    views = model.text_view(text), model.tree_view(model.structure(text))
+    expected = nt_xent(*views, 1.0, None if negatives == "all" else weights) * 0.1
+    assert torch.allclose(model(batch).parts["contrast"], expected, atol=1e-7)
+
+
+def test_a_shared_view_reads_both_vectors(tiny_encoder: Path) -> None:
+    made = make_model("hill", {"views": "shared"}, tiny_encoder)
+    own = make_model("hill", {}, tiny_encoder).model
+    model = made.model.eval()
+    text = model.text(made.batch.ids, made.batch.mask)
+    expected = nt_xent(model.text_view(text), model.text_view(model.structure(text)))
+    assert torch.allclose(model.contrast(text, model.structure(text), made.batch.labels), expected)
+    missing = set(own.state_dict()) - set(model.state_dict())
+    assert missing == {f"tree_view.{layer}.{kind}" for layer in (0, 2) for kind in ("weight", "bias")}
+
+
+def test_names_start_as_the_encoder_reads_them_and_add_their_cosine(tiny_encoder: Path) -> None:
+    """One label at a time, name and description as one text with [CLS] and [SEP], at most 64 tokens."""
+    made = make_model("hill", {}, tiny_encoder)
+    taxonomy = Taxonomy([Label("0", "wing", (), "sky"), Label("1", "fur"), Label("2", "tail " * 100, ("1",))])
+    tokenizer, text = made.stored.tokenizer, made.model.text.eval()
+    config = HILLConfig(name_weight=10.0, height=2, contrast=0.0)
+    assets = type(made.model).prepare(label_documents(["x"], [["0"]], taxonomy), taxonomy, config, tokenizer)
+    torch.manual_seed(0)
+    model = type(made.model)(text, taxonomy, config, assets).eval()
+    names = [torch.tensor([tokenizer.encode(words).ids]) for words in ("wing sky", "fur", "tail " * 62)]
+    assert [len(ids) for ids in assets[TOKENS_FILE]] == [4, 3, 64]
+    document = text(names[0], torch.ones_like(names[0]))
+    anywhere = model.classify(document).logits
+    model.start()
+    starts = torch.stack([text(ids, torch.ones_like(ids))[0] for ids in names])
+    assert torch.allclose(model.names.vectors, starts, atol=1e-5)
+    added = [10 * (torch.cosine_similarity(document[0], vector, dim=0) - 0.25) for vector in starts]
+    assert float(added[0].detach()) == pytest.approx(7.5, abs=1e-3)
+    logits = model.classify(document).logits
+    model.names = None
+    assert torch.allclose(logits, model.classify(document).logits + torch.stack(added), atol=1e-4)
+    assert not torch.allclose(logits, anywhere, atol=1e-2)
+
+
+def test_a_training_begins_with_the_names(tiny_encoder: Path) -> None:
+    settings = {
+        "model": {"encoder": str(tiny_encoder), "pooling": "mean", "name_weight": 5.0},
+        "train": {"epochs": 1, "lr": 1e-9, "encoder_lr": 1e-9, "head_start": "off", "device": "cpu"},
+    }
+    classifier = HillClassifier(animals_taxonomy(), "hill", settings).fit(*toy_documents(20, seed=0))
+    model: Any = classifier.stored.model.eval()
+    for label, vector in zip(animals_taxonomy(), model.names.vectors, strict=True):
+        ids = torch.tensor([classifier.stored.tokenizer.encode(f"{label.name} {label.description}").ids])
+        assert torch.allclose(model.text(ids, torch.ones_like(ids))[0], vector, atol=1e-4)
+
+
+def test_names_need_an_encoder_that_knows_words() -> None:
+    with pytest.raises(ConfigError, match=r"model\.name_weight is 10, but model\.text is 'rcnn'"):
+        HILLConfig(name_weight=10.0, text="rcnn")
+
+
+@pytest.mark.parametrize("method", ["random", "taxonomy"])
+def test_a_control_is_the_tree_that_is_used(method: str, tiny_encoder: Path) -> None:
+    made = make_model("hill", {"method": method, "height": 2}, tiny_encoder)
+    assert made.model.tree == build_tree(animals_taxonomy(), 2, method).tree
+    assert len(made.model.assets[TREE_FILE]["parents"]) == 2
+
+
+def test_a_text_rcnn_is_as_wide_as_its_filters(tiny_encoder: Path) -> None:
+    made = make_model("hill", {"text": "rcnn", "word_width": 6, "gru_width": 5, "word_count": 1}, tiny_encoder)
+    assert made.model.text.width == 300 and made.model.head.in_features == 600
+    assert made.model.structure.features[0].in_features == 300 and not hasattr(made.model.config, "recursive")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("negatives", "some"), ("views", "both"), ("method", "best"), ("text", "words")],
+)
+def test_unknown_options(setting: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"unknown model.{setting} '{value}'"):
+        HILLConfig(**{setting: value})
+    with pytest.raises(ConfigError, match=r"model\.filters is 0; expected a number from 1 to"):
+        HILLConfig(filters=0)

@@ -1,0 +1,224 @@
+"""Layers and losses against naive implementations written from the formulas."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hill.models import hill as labelmap
+from hill.models.hill import LabelMap, TreeEncoder
+from hill.models.layers import dissimilarity, level_softmax, level_softmax_loss, most_specific, nt_xent, share_none
+
+TREES = {
+    1: [[0] * 9],
+    2: [[0, 0, 1, 1, 1, 2, 3, 3, 3], [0, 0, 0, 0]],
+    3: [[0, 0, 1, 1, 2, 2, 3, 4, 4], [0, 0, 1, 1, 2], [0, 0, 0]],
+    4: [[0, 1, 1, 2, 3, 3, 4, 5, 5], [0, 1, 1, 2, 3, 3], [0, 0, 1, 1], [0, 0]],
+}
+
+
+def tensors(parents: list[list[int]]) -> list[Tensor]:
+    return [torch.tensor(level) for level in parents]
+
+
+def scramble(module: torch.nn.Module) -> None:
+    """Weights far from their start, so that no term is lost in a zero."""
+    for weight in module.parameters():
+        torch.nn.init.normal_(weight, 0.0, 0.5)
+    for name, buffer in module.named_buffers():
+        if "running" in name:
+            buffer.copy_(torch.rand_like(buffer) + 0.5)
+
+
+def naive_leaves(encoder: TreeEncoder, text: Tensor) -> Tensor:
+    """X^0 of one document, the projector unfolded: |Y| copies, a first label map with these row sums, a second."""
+    labels = encoder.labels
+    copies = encoder.features(text)[None].expand(len(labels.slope), -1)  # (L, D)
+    first = torch.zeros(len(labels.slope), len(labels.slope), dtype=copies.dtype)
+    first[:, 0] = labels.slope  # any matrix with these row sums
+    hidden = F.relu(first @ copies + labels.offset[:, None])
+    second = labels.weight if labels.outer is None else labels.outer @ labels.weight
+    return second @ hidden + labels.bias[:, None]
+
+
+def naive_forward(encoder: TreeEncoder, parents: list[list[int]], text: Tensor) -> Tensor:
+    """h_T of one document, node by node."""
+    nodes, read = list(naive_leaves(encoder, text)), []
+    for level, above in enumerate(parents):
+        size = len(parents[level + 1]) if level + 1 < len(parents) else 1
+        sums = [sum(nodes[i] for i in range(len(nodes)) if above[i] == v) for v in range(size)]
+        net = encoder.levels[level]
+        nodes = []
+        for x in sums:
+            for linear, norm in zip(net.linear, net.norm, strict=True):
+                x = F.relu(norm(linear(x)[None])[0])
+            nodes.append(x)
+        stacked = torch.stack(nodes)
+        read.append({"sum": stacked.sum(0), "mean": stacked.mean(0), "max": stacked.max(0).values}[encoder.readout])
+    return encoder.align(torch.cat(read))
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+@pytest.mark.parametrize("norm", ["batch", "layer"])
+@pytest.mark.parametrize("readout", ["sum", "mean", "max"])
+@pytest.mark.parametrize("height", [1, 2, 3, 4])
+def test_the_folded_tree_encoder_equals_the_unfolded_one(height: int, readout: str, norm: str, rank: int) -> None:
+    torch.manual_seed(height)
+    encoder = TreeEncoder(tensors(TREES[height]), 5, 7, readout, norm, label_rank=rank)
+    scramble(encoder)
+    encoder.eval().double()
+    text = torch.randn(4, 5, dtype=torch.float64)
+    with torch.no_grad():
+        expected = torch.stack([naive_forward(encoder.double(), TREES[height], row) for row in text])
+        found = encoder.float()(text.float())
+    assert torch.allclose(found.double(), expected, rtol=1e-5, atol=1e-5 * expected.abs().max().item())
+
+
+@pytest.mark.parametrize("product", [True, False])
+def test_the_label_map_and_its_gradients_equal_the_unfolded_ones(
+    product: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(labelmap, "multiplies", lambda tensor, count: product)
+    torch.manual_seed(0)
+    parents = torch.tensor(TREES[3][0])
+    folded = LabelMap(parents, 5, 0).double()
+    scramble(folded)
+    with torch.no_grad():
+        folded.slope[2] = 0.0
+    z = torch.randn(3, 6, dtype=torch.float64, requires_grad=True)
+    gains = torch.randn(3, 6, 5, dtype=torch.float64)
+    (folded(z) * gains).sum().backward()
+    found = [z.grad.clone(), *(weight.grad.clone() for weight in folded.parameters())]  # type: ignore[union-attr]
+    z.grad = None
+    folded.zero_grad()
+    hidden = F.relu(z.unsqueeze(2) * folded.slope + folded.offset)  # (B, D, L)
+    leaves = hidden @ folded.weight.T + folded.bias
+    sums = F.one_hot(parents, 5).double()
+    (leaves @ sums * gains).sum().backward()
+    expected = [z.grad, *(weight.grad for weight in folded.parameters())]
+    for one, other in zip(found, expected, strict=True):
+        assert torch.allclose(one, other, atol=1e-12)
+
+
+def test_every_weight_of_the_tree_encoder_gets_a_gradient() -> None:
+    torch.manual_seed(0)
+    for rank in (0, 3):
+        encoder = TreeEncoder(tensors(TREES[3]), 5, 7, label_rank=rank)
+        encoder(torch.randn(6, 5)).square().sum().backward()
+        for name, weight in encoder.named_parameters():
+            assert weight.grad is not None and weight.grad.abs().sum() > 0, name
+
+
+def test_a_batch_of_one_document_trains() -> None:
+    encoder = TreeEncoder(tensors(TREES[1] + [[0]]), 5, 7)
+    assert torch.isfinite(encoder.train()(torch.randn(1, 5))).all()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.1])
+def test_nt_xent_is_cross_entropy_with_the_partner_as_target(temperature: float) -> None:
+    torch.manual_seed(0)
+    one, other = torch.randn(5, 8), torch.randn(5, 8)
+    rows = [*one, *other]
+    total = 0.0
+    for i, row in enumerate(rows):
+        likeness = [float(F.cosine_similarity(row, r, dim=0)) / temperature for r in rows]
+        partner = (i + 5) % 10
+        others = torch.tensor([likeness[j] for j in range(10) if j != i], dtype=torch.float64)
+        total += float(torch.logsumexp(others, 0)) - likeness[partner]
+    assert float(nt_xent(one, other, temperature)) == pytest.approx(total / 10, abs=1e-6)
+
+
+def test_nt_xent_of_uninformed_views() -> None:
+    """With all similarities equal the loss is log(2B - 1): 3.85 for B = 24."""
+    assert float(nt_xent(torch.ones(24, 4), torch.ones(24, 4))) == pytest.approx(3.85, abs=0.005)
+
+
+LABEL_SETS = [{0, 1, 3}, {0, 1}, {0, 1, 4}, {0, 2, 4}, {5}, {5}, set(), {0, 1, 2, 3, 4}]
+"""Labels 1 and 2 are below 0, 3 is below 1, 4 is below both 1 and 2, 5 is alone."""
+EDGES = [(1, 0), (2, 0), (3, 1), (4, 1), (4, 2)]
+
+
+def label_matrix() -> Tensor:
+    return torch.tensor([[label in known for label in range(6)] for known in LABEL_SETS])
+
+
+def test_most_specific_labels_have_no_child_in_the_document() -> None:
+    child, parent = torch.tensor(EDGES).T
+    found = most_specific(label_matrix(), child, parent)
+    for row, known in enumerate(LABEL_SETS):
+        expected = {label for label in known if not any((c, label) in EDGES for c in known)}
+        assert set(found[row].nonzero().flatten().tolist()) == expected
+    assert most_specific(label_matrix(), child[:0], parent[:0]).equal(label_matrix().float())
+
+
+def test_negatives_follow_from_common_labels() -> None:
+    labels = label_matrix()
+    for i, one in enumerate(LABEL_SETS):
+        for j, other in enumerate(LABEL_SETS):
+            assert float(share_none(labels)[i, j]) == float(one.isdisjoint(other))
+            expected = 1 - len(one & other) / len(one | other) if one | other else 1.0
+            assert float(dissimilarity(labels)[i, j]) == pytest.approx(expected, abs=1e-7)
+
+
+def test_common_labels_are_counted_exactly_in_mixed_precision() -> None:
+    labels = torch.ones(2, 259)
+    labels[1, 257:] = 0
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert float(dissimilarity(labels)[0, 1]) == pytest.approx(2 / 259, abs=1e-7)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.1])
+def test_weighted_negatives_are_counted_that_often(temperature: float) -> None:
+    torch.manual_seed(0)
+    one, other = torch.randn(5, 8), torch.randn(5, 8)
+    weights = torch.rand(5, 5)
+    weights[0, 1] = weights[1, 0] = weights[4] = 0.0
+    rows = [*one, *other]
+    total = 0.0
+    for i, row in enumerate(rows):
+        partner = (i + 5) % 10
+        likeness = [math.exp(float(F.cosine_similarity(row, r, dim=0)) / temperature) for r in rows]
+        others = sum(float(weights[i % 5, j % 5]) * likeness[j] for j in range(10) if j % 5 != i % 5)
+        total += math.log(likeness[partner] + others) - math.log(likeness[partner])
+    assert float(nt_xent(one, other, temperature, weights)) == pytest.approx(total / 10, abs=1e-6)
+
+
+def test_partners_with_weights_share_the_target() -> None:
+    torch.manual_seed(0)
+    one, other = torch.randn(2, 4, 3)
+    alike = torch.tensor([[0.0, 0.5, 0, 0], [0.5, 0, 0, 0.25], [0, 0, 0, 0], [0, 0.25, 0, 0]])
+    views = [vector / vector.norm() for vector in (*one, *other)]
+    total = 0.0
+    for i in range(8):
+        near = {j: math.exp(float(views[i] @ views[j]) / 0.5) for j in range(8) if j != i}
+        weights = {j: 1.0 if j % 4 == i % 4 else float(alike[i % 4, j % 4]) for j in near}
+        logs = {j: math.log(value / sum(near.values())) for j, value in near.items()}
+        total -= sum(weights[j] * logs[j] for j in near) / sum(weights.values())
+    assert float(nt_xent(one, other, 0.5, positives=alike)) == pytest.approx(total / 8, abs=1e-6)
+    none = torch.zeros(4, 4)
+    assert float(nt_xent(one, other, 0.5, positives=none)) == pytest.approx(float(nt_xent(one, other, 0.5)), abs=1e-6)
+
+
+def test_negatives_of_weight_1_are_all_negatives_and_none_leave_no_loss() -> None:
+    torch.manual_seed(0)
+    one, other = torch.randn(5, 8, requires_grad=True), torch.randn(5, 8)
+    assert torch.equal(nt_xent(one, other, 0.5, torch.ones(5, 5)), nt_xent(one, other, 0.5))
+    alone = nt_xent(one, other, 0.5, torch.eye(5))
+    (gradient,) = torch.autograd.grad(alone, one)
+    assert alone.item() == 0.0 and torch.equal(gradient, torch.zeros(5, 8))
+
+
+def test_level_softmax() -> None:
+    torch.manual_seed(0)
+    levels = [torch.tensor([0, 3]), torch.tensor([1, 2, 4])]
+    logits = torch.randn(3, 5)
+    scores = level_softmax(logits, levels)
+    for rows in levels:
+        assert torch.allclose(scores[:, rows].sum(1), torch.ones(3))
+    labels = torch.tensor([[1, 1, 0, 0, 0], [0, 0, 0, 1, 0], [1, 0, 1, 0, 1]])
+    log = scores.log()
+    by_hand = -(log[0, 0] + log[0, 1] + log[1, 3] + log[2, 0] + (log[2, 2] + log[2, 4]) / 2) / 5
+    assert torch.allclose(level_softmax_loss(logits, labels, levels), by_hand)
+    assert float(level_softmax_loss(logits, torch.zeros(3, 5), levels)) == 0.0

@@ -1,0 +1,274 @@
+"""Training: the same seed gives the same weights, and so does a training that was killed and resumed."""
+
+import json
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hill.classifier import HillClassifier
+from hill.data import Documents
+from hill.data.batches import padded_length, reading_order, training_order
+from hill.data.documents import label_documents
+from hill.errors import CheckpointError, DataError
+from hill.io import TRAINING, mark_training, save_folder
+from hill.models.saved import read_tensors
+from hill.taxonomy import Taxonomy
+from hill.train import Epoch, Step, TrainConfig
+from hill.train.optim import make_optimiser, set_rates
+from hill.train.trainer import check_output_folder
+from tests.conftest import animals_taxonomy, toy_documents
+from tests.forks import start
+from tests.made import make_model
+
+ALWAYS = {"checkpoint_seconds": 0.0}
+
+
+def classifier(taxonomy: Taxonomy, encoder: str | Path, **train: Any) -> HillClassifier:
+    settings: dict[str, dict[str, Any]] = {
+        "model": {"encoder": str(encoder), "height": 2},
+        "train": {
+            "epochs": 3,
+            "batch_size": 8,
+            "encoder_lr": 3e-3,
+            "lr": 3e-3,
+            "head_epochs": 2,
+            "checkpoint_seconds": 0.0,
+            **train,
+        },
+        "data": {"max_length": 16},
+    }
+    return HillClassifier(taxonomy, "hill", settings)
+
+
+def toy_data(taxonomy: Taxonomy) -> dict[str, Any]:
+    return {
+        name: label_documents(*toy_documents(n, seed), taxonomy) for name, n, seed in (("train", 48, 1), ("dev", 24, 2))
+    }
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return read_tensors(folder / "model.safetensors")
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def learn(encoder: Path, out: Path, resume: bool = False, last: int = 0) -> None:
+    """The training, killed at the last report where there is to be one."""
+    torch.set_num_threads(1)
+    model = classifier(animals_taxonomy(), encoder)
+    for number, _ in enumerate(model.training(toy_data(model.taxonomy), out, resume), 1):
+        if number == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+    model.save(out)
+
+
+def ended(*arguments: Any) -> int:
+    """How a process that learns ends."""
+    process = start(learn, *arguments)
+    process.join(200)
+    code: int = process.exitcode
+    return code
+
+
+@pytest.fixture(scope="module")
+def unbroken(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("train") / "unbroken"
+    assert ended(tiny_encoder, out) == 0
+    return out
+
+
+def test_two_runs_are_the_same_to_the_bit(
+    tiny_encoder: Path, animals: Taxonomy, unbroken: Path, tmp_path: Path
+) -> None:
+    model = classifier(animals, tiny_encoder)
+    reports = list(model.training(toy_data(animals), tmp_path / "run"))
+    model.save(tmp_path / "model")
+    assert same(weights(tmp_path / "model"), weights(unbroken))
+    assert [r.epoch for r in reports if isinstance(r, Epoch)] == [1, 2, 3]
+    assert [r.step for r in reports if isinstance(r, Step)] == list(range(1, 19))
+    other = classifier(animals, tiny_encoder, seed=7)
+    list(other.training(toy_data(animals), tmp_path / "other"))
+    other.save(tmp_path / "other-model")
+    assert not same(weights(tmp_path / "other-model"), weights(unbroken))
+
+
+@pytest.mark.parametrize("reports", [1, 4, 12, 26])
+def test_a_killed_training_resumes_to_the_same_weights(
+    tiny_encoder: Path, unbroken: Path, tmp_path: Path, reports: int
+) -> None:
+    out = tmp_path / "out"
+    assert ended(tiny_encoder, out, False, reports) == -signal.SIGKILL and not (out / "config.json").exists()
+    assert ended(tiny_encoder, out, True) == 0
+    assert same(weights(out), weights(unbroken))
+    assert not (out / "checkpoints").exists() and (out / "log.jsonl").exists()
+    assert not list(out.glob(".*"))
+
+
+def test_resuming_with_other_settings_or_data_is_refused(tiny_encoder: Path, animals: Taxonomy, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for report in classifier(animals, tiny_encoder).training(toy_data(animals), out):
+        if isinstance(report, Epoch):
+            break
+
+    def refused(message: str, data: dict[str, Documents], taxonomy: Taxonomy = animals, **train: Any) -> None:
+        with pytest.raises(CheckpointError, match=f"cannot resume '{out}': {message}"):
+            list(classifier(taxonomy, tiny_encoder, **train).training(data, out, resume=True))
+
+    data = toy_data(animals)
+    train, order = data["train"], np.arange(48)
+    refused(r"train.lr is 0.0001 and was 0.003\. Use the same settings", data, lr=1e-4)
+    refused(r"train.lr is 0.0001 and was 0.003; train.seed is 3 and was 42\.", data, lr=1e-4, seed=3)
+    refused("the number of documents of train is 24 and was 48; ", data | {"train": data["dev"]})
+    refused("the ids of train changed; the texts of train changed; ", data | {"train": train.take(order[::-1])})
+    refused(r"the labels of train changed\.", data | {"train": replace(train, labels=train.labels[order[::-1]])})
+    refused(r"the texts of dev changed\.", data | {"dev": replace(data["dev"], texts=["fur", *data["dev"].texts[1:]])})
+    moved = Taxonomy([replace(label, parents=("p",)) if label.id == "mo" else label for label in animals])
+    refused("the taxonomy changed", data, moved)
+    for damaged in (out / "checkpoints").glob("state-*/weights.safetensors"):
+        damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
+    with pytest.raises(CheckpointError, match=r"weights.safetensors' is damaged"):
+        list(classifier(animals, tiny_encoder).training(toy_data(animals), out, resume=True))
+
+
+def test_the_log_tells_steps_and_epochs(unbroken: Path) -> None:
+    lines = [json.loads(line) for line in (unbroken / "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "step" in line] == [10]
+    step = next(line for line in lines if "step" in line)
+    assert {"loss", "labels", "contrast", "rate", "seconds"} <= set(step)
+    epochs = [line for line in lines if "dev" in line]
+    assert [line["epoch"] for line in epochs] == [1, 2, 3] and 0 <= epochs[0]["dev"]["micro_f1"] <= 1
+
+
+def test_training_stops_when_dev_stops_improving(tiny_encoder: Path, animals: Taxonomy, tmp_path: Path) -> None:
+    model = classifier(animals, tiny_encoder, epochs=30, patience=2, encoder_lr=0.0, lr=0.0)
+    epochs = [r for r in model.training(toy_data(animals), tmp_path) if isinstance(r, Epoch)]
+    assert [r.improved for r in epochs] == [True, False, False]
+
+
+def test_the_head_start_gives_a_head_start(tiny_encoder: Path, animals: Taxonomy, tmp_path: Path) -> None:
+    scores = []
+    for epochs in (0, 20):
+        model = classifier(
+            animals, tiny_encoder, epochs=1, encoder_lr=0.0, lr=0.0, head_start="on", head_epochs=epochs, head_lr=3e-2
+        )
+        reports = list(model.training(toy_data(animals), tmp_path / str(epochs)))
+        scores += [report.metrics["ndcg_at_3"] for report in reports if isinstance(report, Epoch)]
+    assert scores[1] > scores[0] + 0.05
+
+
+def test_accumulation_takes_the_steps_of_a_larger_batch(tiny_encoder: Path, animals: Taxonomy, tmp_path: Path) -> None:
+    found = []
+    for name, size, parts in (("one", 8, 1), ("two", 4, 2)):
+        model = classifier(animals, tiny_encoder, batch_size=size, accumulate=parts, epochs=1)
+        reports = list(model.training(toy_data(animals), tmp_path / name))
+        found.append([report.documents for report in reports if isinstance(report, Step)])
+    assert found[0] == found[1] == [8] * 6
+
+
+def test_frozen_layers_stay(tiny_encoder: Path, animals: Taxonomy, tmp_path: Path) -> None:
+    before = read_tensors(tiny_encoder / "model.safetensors")
+    model = classifier(animals, tiny_encoder, freeze=1)
+    list(model.training(toy_data(animals), tmp_path / "run"))
+    model.save(tmp_path / "model")
+    after = {k.removeprefix("text.encoder."): v for k, v in weights(tmp_path / "model").items()}
+    changed = {name for name, value in before.items() if not torch.equal(value, after[name])}
+    assert changed and all(name.startswith("encoder.layer.1") for name in changed)
+
+
+def test_learning_rates_warm_up_and_decay() -> None:
+    optimiser = torch.optim.Adam([{"params": [torch.zeros(1)]}, {"params": [torch.zeros(1)]}], lr=1.0)
+    paper = TrainConfig(encoder_lr=1.0, lr=2.0, warmup=10, schedule="constant")
+    assert [set_rates(optimiser, paper, step, 100) for step in (1, 5, 10, 50)] == [0.1, 0.5, 1.0, 1.0]
+    assert optimiser.param_groups[1]["lr"] == 2.0
+    falling = TrainConfig(encoder_lr=1.0, lr=2.0, warmup=0.1, schedule="linear")
+    rates = [set_rates(optimiser, falling, step, 100) for step in (1, 10, 11, 51, 100)]
+    assert rates == pytest.approx([0.1, 0.91, 0.9, 0.5, 0.01])
+
+
+def test_the_classifier_may_use_its_own_learning_rate(tiny_encoder: Path) -> None:
+    model: Any = make_model("hill", {"leaf_units": 2, "name_weight": 5.0}, tiny_encoder).model
+    config = TrainConfig(encoder_lr=1.0, lr=2.0, classifier_lr=8.0, schedule="linear", warmup=0)
+    optimiser = make_optimiser(model, config)
+    assert set_rates(optimiser, config, 51, 100) == 0.5
+    rates = {id(weight): group["lr"] for group in optimiser.param_groups for weight in group["params"]}
+    assert rates.keys() == {id(weight) for weight in model.parameters()}
+    slow = (model.structure, model.text_view, model.names)
+    for part, rate in (model.text, 0.5), *((part, 1.0) for part in slow), (model.head, 4.0), (model.head_leaves, 4.0):
+        assert {rates[id(weight)] for weight in part.parameters()} == {rate}
+    shared = make_optimiser(model, TrainConfig(encoder_lr=1.0, lr=2.0))
+    assert [group["lr"] for group in shared.param_groups] == [1.0, 2.0]
+
+
+def test_an_epoch_has_every_document_once_and_its_seed_fixes_it() -> None:
+    lengths = np.random.default_rng(0).integers(3, 60, 1_000)
+    order = training_order(1_000, 16, seed=1, epoch=2)
+    assert sorted(np.concatenate(order).tolist()) == list(range(1_000)) and max(map(len, order)) == 16
+    again = training_order(1_000, 16, seed=1, epoch=2)
+    assert all(np.array_equal(a, b) for a, b in zip(order, again, strict=True))
+    other = training_order(1_000, 16, seed=1, epoch=3)
+    assert not all(np.array_equal(a, b) for a, b in zip(order, other, strict=True))
+    assert np.concatenate(reading_order(lengths, 7)).tolist() == np.argsort(-lengths, kind="stable").tolist()
+    assert [padded_length(n) for n in (1, 8, 9, 512, 600)] == [8, 8, 16, 512, 600]
+
+
+def test_a_training_starts_in_a_new_or_empty_folder_and_resumes_in_its_own(tmp_path: Path) -> None:
+    check_output_folder(tmp_path / "new", resume=False)
+    check_output_folder(tmp_path, resume=False)
+    with pytest.raises(CheckpointError, match="has no training to resume; leave out --resume"):
+        check_output_folder(tmp_path, resume=True)
+    (tmp_path / "log.jsonl").touch()
+    for resume in (False, True):
+        with pytest.raises(
+            CheckpointError, match=r"is not empty and has no training of hill \(it has 'log.jsonl'\)"
+        ) as raised:
+            check_output_folder(tmp_path, resume)
+        assert "--resume" not in str(raised.value)
+    mark_training(tmp_path)
+    check_output_folder(tmp_path, resume=False)  # nothing was learned yet
+    with save_folder(tmp_path / "checkpoints" / "state-00000001-0000") as draft:
+        (draft / "state.json").write_text("{}")
+    check_output_folder(tmp_path, resume=True)
+    with pytest.raises(CheckpointError, match="has an unfinished training; add --resume to continue it"):
+        check_output_folder(tmp_path, resume=False)
+    (tmp_path / TRAINING).write_text('{"format": "mine"}')
+    with pytest.raises(CheckpointError, match="has no training of hill"):
+        check_output_folder(tmp_path, resume=True)
+    (tmp_path / "files.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="has a trained model; choose another --out"):
+        check_output_folder(tmp_path, resume=True)
+
+
+def test_the_output_folder_is_checked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CheckpointError, match="File name too long; choose a shorter name"):
+        check_output_folder(tmp_path / ("x" * 300), resume=False)
+    with pytest.raises(CheckpointError, match=r"--out is the data folder '.*'; choose another --out"):
+        check_output_folder(tmp_path, resume=False, data=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    check_output_folder(Path("."), resume=False)
+
+
+def test_a_disk_without_room_for_a_checkpoint(
+    tiny_encoder: Path, animals: Taxonomy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=10_000))
+    with pytest.raises(
+        CheckpointError, match=r"has 0.0 MB free, but a checkpoint needs about 0.\d MB; free some space"
+    ):
+        list(classifier(animals, tiny_encoder).training(toy_data(animals), tmp_path / "out"))
+
+
+def test_data_that_cannot_be_trained_on(tiny_encoder: Path, animals: Taxonomy, tmp_path: Path) -> None:
+    model = classifier(animals, tiny_encoder)
+    with pytest.raises(DataError, match="nothing to train on"):
+        list(model.training({"test": toy_data(animals)["dev"]}, tmp_path))
+    with pytest.raises(DataError, match="1 document cannot be split"):
+        list(model.training({"train": label_documents(["x"], [["p"]], animals)}, tmp_path))
