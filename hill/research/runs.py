@@ -28,7 +28,7 @@ from hill.io import is_training, read_json, save_folder, write_json
 from hill.metrics import Scorer
 from hill.models import MODELS
 from hill.models.saved import write_tensors
-from hill.research.predictions import PREDICTIONS_FILE, CollectedLabels, Predictions
+from hill.research.compare import PREDICTIONS_FILE, CollectedLabels, Predictions
 from hill.research.rows import ExperimentRow
 from hill.settings import Groups, check_one_of
 from hill.sparse import to_dense

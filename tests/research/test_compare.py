@@ -17,8 +17,7 @@ from hill.errors import CheckpointError, ConfigError, DataError
 from hill.metrics import score
 from hill.research import Predictions
 from hill.research import compare as compare_module
-from hill.research.compare import Pair, compare, compare_runs
-from hill.research.predictions import CollectedLabels
+from hill.research.compare import CollectedLabels, Pair, compare, compare_runs
 from hill.taxonomy import Label, Taxonomy
 from hill.types import BoolArray
 from tests.command import hill
@@ -140,7 +139,7 @@ def test_a_system_that_is_right_differs_from_one_that_is_not() -> None:
 
 
 def test_differences_that_rounding_alone_tells_apart_are_equal() -> None:
-    assert compare_module._share(np.array([[0.3, 0.3, 0.1]]), np.array([-0.1 * 3])) == 3 / 4
+    assert compare_module._p_values(np.array([[0.3, 0.3, 0.1]]), np.array([-0.1 * 3])) == 3 / 4
 
 
 def test_a_seed_fixes_everything_however_much_is_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
