@@ -6,7 +6,7 @@ No torch is needed.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from hill.errors import CheckpointError, DataError
 from hill.metrics.flat import ratio
 from hill.settings import check_one_of, within
 from hill.taxonomy import Label, Taxonomy
-from hill.types import BoolArray, FloatArray, IntArray
+from hill.types import FloatArray
 
 PREDICTIONS_FILE = "predictions.safetensors"
 DECODINGS = ("raw", "tuned")
@@ -79,25 +79,6 @@ class Predictions:
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             raise CheckpointError(f"'{file}' cannot be read: {error}; run the experiment again") from None
         return cls(Taxonomy(labels), ids, tables.pop("gold"), tables)
-
-
-class CollectedLabels:
-    """Collects the label sets of documents that arrive in any order."""
-
-    def __init__(self, documents: int, labels: int) -> None:
-        self._rows: list[IntArray] = [np.zeros(0, dtype=np.int64)] * documents
-        self._labels = labels
-
-    def add(self, documents: Iterable[int], predicted: BoolArray) -> None:
-        """Add the predicted labels (n, L) of documents (n)."""
-        for document, mask in zip(documents, predicted, strict=True):
-            self._rows[document] = np.flatnonzero(mask)
-
-    def table(self) -> csr_array[Any]:
-        """The label sets of all documents: (documents, L)."""
-        starts = np.cumsum([0, *map(len, self._rows)])
-        rows = np.concatenate([np.zeros(0, dtype=np.int64), *self._rows])
-        return csr_array((np.ones(len(rows), dtype=bool), rows, starts), shape=(len(self._rows), self._labels))
 
 
 # Tests
@@ -166,7 +147,7 @@ def _check_same(a: Predictions, b: Predictions) -> None:
                 what = f"number {number} is '{first}' or '{second}'"
                 break
         raise DataError(f"the two runs have different test documents ({what}); compare runs on the same data")
-    if (a.gold != b.gold).nnz:
+    if not a.gold.nnz == b.gold.nnz == a.gold.multiply(b.gold).nnz:
         raise DataError("the two runs have different gold labels for the same documents; compare runs on the same data")
     if not a.ids:
         raise DataError("the two runs have no test documents")

@@ -25,7 +25,7 @@ from html.entities import entitydefs
 from itertools import count
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryFile
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 from xml.etree.ElementTree import Element, ParseError, XMLParser, fromstring
 from zipfile import ZipFile
 
@@ -37,11 +37,8 @@ from hill.settings import check_one_of
 from hill.taxonomy import Label, Taxonomy, read_taxonomy, write_taxonomy
 from hill.types import IntArray
 
-Item = TypeVar("Item")
 Tick = Callable[[int], None]
-"""Called from time to time with the number of documents read since the last call."""
-TICK = 1_000
-"""Documents between two calls of a `Tick`."""
+"""Called with the number of documents read since the last call."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +109,7 @@ def prepare(name: str, source: Path, out: Path, tick: Tick = lambda documents: N
         name: wos, rcv1 or nyt.
         source: The folder with the original files.
         out: The folder to create; it is complete or not there at all.
-        tick: Called from time to time with the number of documents read since the last call.
+        tick: Called with the number of documents read since the last call.
     """
     check_one_of(name, DATASETS, "data set")
     if not source.is_dir():
@@ -195,20 +192,6 @@ def hold_out(items: IntArray, share: float) -> tuple[IntArray, IntArray]:
     return items[order[n_second:]], items[order[:n_second]]
 
 
-def ticking(items: Iterable[Item], tick: Tick) -> Iterator[Item]:
-    """Yield the items and call `tick` with their number from time to time."""
-    since = 0
-    try:
-        for item in items:
-            since += 1
-            yield item
-            if since == TICK:
-                tick(since)
-                since = 0
-    finally:
-        tick(since)
-
-
 def _note(n: int, noun: str, rest: str) -> list[str]:
     """A note that begins with a count, or no note if the count is 0."""
     plural = "stories" if noun == "story" else f"{noun}s"
@@ -216,7 +199,6 @@ def _note(n: int, noun: str, rest: str) -> list[str]:
 
 
 # Web of Science
-
 
 WOS_ORIGIN = "'Web of Science Dataset' of Mendeley Data (doi 10.17632/9rw3vkcfy4), folder Meta-data"
 HEADER = ("Y1", "Y2", "Y", "Domain", "area", "keywords", "Abstract")
@@ -238,7 +220,8 @@ def read_wos(source: Path, texts: Spool, tick: Tick) -> Corpus:
     """Read `Data.xlsx` or `Data.txt` and split it as the research code does."""
     path = _find_wos(source)
     rows = []
-    for cells in ticking(_read_cells(path), tick):
+    for cells in _read_cells(path):
+        tick(1)
         text = clean(cells[6])
         index = texts.append(text) if text else None
         rows.append(WosRow(f"{cells[0]}-{cells[1]}", cells[3].strip(), cells[4].strip(), index))
@@ -358,7 +341,6 @@ def _read_text(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 # Workbooks
 
-
 MAX_PART_SIZE = 2**25
 MAX_COMPRESSION = 200
 """A part of a workbook that is larger than `MAX_PART_SIZE` and compressed better than this is refused as a zip bomb."""
@@ -399,7 +381,6 @@ def read_xlsx(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 # News stories
-
 
 ARCHIVES = (".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2")
 MAX_STORY_BYTES = 2**24
@@ -446,7 +427,8 @@ def spool_stories(
 ) -> dict[str, int | None]:
     """Add the text of each named story to the spool. Returns their indices, None for a story without text."""
     indices: dict[str, int | None] = {}
-    for story in ticking(read_stories(source, lambda name: name in names and name not in indices), tick):
+    for story in read_stories(source, lambda name: name in names and name not in indices):
+        tick(1)
         text = read_text(story).lower()
         indices[story.name] = texts.append(text) if text.strip() else None
         if len(indices) == len(names):
@@ -476,7 +458,6 @@ def _parse_story(size: int, read: Callable[[], bytes], place: str) -> Element:
 
 
 # RCV1-v2
-
 
 LYRL = "the online appendices of Lewis et al. 2004 (JMLR volume 5, lewis04a)"
 REUTERS = "Reuters Corpus Volume 1 of NIST (rcv1.tar.xz)"
@@ -534,7 +515,6 @@ def _story_number(text: str, line: int, path: Path) -> int:
 
 
 # New York Times
-
 
 LDC = "The New York Times Annotated Corpus (LDC2008T19)"
 NYT_RESEARCH = "the repositories of HILL and HGCLR, folder data/nyt"

@@ -184,8 +184,8 @@ class Results:
             test = run["test"][decoding]
             names += [name for name, value in test.items() if isinstance(value, float)]
             for level in test["levels"]:
-                values = {name for name, value in level.items() if isinstance(value, float)}
-                names += [f"level {level['level']} {name}" for name in level if name in values]
+                metrics = [name for name, value in level.items() if isinstance(value, float)]
+                names += [f"level {level['level']} {name}" for name in metrics]
         lines = []
         for name in names:
             summaries = self.summaries(partial(metric, decoding, name))
