@@ -163,7 +163,7 @@ def predict(model: Path, texts: list[str], folder: Path) -> tuple[dict[str, Any]
 
 
 def compare(model: Path, texts: list[str], count: int, folder: Path, rounds: int) -> list[dict[str, Any]]:
-    """Measure `hill predict` and the server alternately, because a busy machine varies in speed; count wrong answers."""
+    """Measure `hill predict` and the server alternately, because a busy machine varies in speed."""
     rows = []
     with serving(model) as server:
         measure(server, texts[:64], count)

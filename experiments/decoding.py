@@ -2,8 +2,8 @@
 
 Run it as `python experiments/decoding.py --taxonomy TAXONOMY --scores FOLDER --out experiments/results/decoding`.
 FOLDER has one NAME-SEED.npz per run with dev_scores, dev_labels, test_scores and test_labels, (documents, L) each; a
-file with only scores and labels is split at random into halves. With `--models OUT/models --data DATA` the files are made
-first, from the models of `hill research main-table --keep-models --out OUT`, each in a folder NAME-SEED.
+file with only scores and labels is split at random into halves. With `--models OUT/models --data DATA` the files are
+made first, from the models of `hill research main-table --keep-models --out OUT`, each in a folder NAME-SEED.
 """
 
 import argparse
