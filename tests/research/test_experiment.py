@@ -267,9 +267,7 @@ def test_a_builder_that_gives_the_tree_of_hill_is_not_trained_again(rows: Path, 
     given = table_rows("trees", rows)
     trees = {row.name: build_tree(animals, 2, row.settings["model"]["method"]).tree for row in given}
     (own,) = (row for row in given if row.run == "hill")
-    assert 1 < sum(tree == trees[own.name] for tree in trees.values()) < len(trees), (
-        "some builders give it, others do not"
-    )
+    assert 1 < sum(tree == trees[own.name] for tree in trees.values()) < len(trees), "only some builders give it"
     for before, row in zip(given, share_trees(given, animals), strict=True):
         if trees[row.name] == trees[own.name]:
             assert row.run == "hill" and row.settings == own.settings
