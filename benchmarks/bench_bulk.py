@@ -1,8 +1,8 @@
-"""Predicting many files into a folder: rows a second and memory of both engines, which must not grow with the input.
+"""Predict many files into a folder: rows per second and memory of both engines. Memory must not grow with the input.
 
-A random encoder of a given shape reads synthetic short texts in files of 10,000; each job is a `hill predict` of its
-own. Memory and processor time are those of all its processes, shared pages counted once; the load average tells how
-busy the machine was. Run it as `python benchmarks/bench_bulk.py [--encoder tiny] [--sizes 20000 200000] [--out FILE]`.
+The encoder has random weights; the input are synthetic short texts in files of 10,000; each job is one `hill predict`.
+Memory and processor time are those of all its processes, shared pages counted once; the load average shows how busy the
+machine was. Run it as `python benchmarks/bench_bulk.py [--encoder tiny] [--sizes 20000 200000] [--out FILE]`.
 """
 
 import argparse
@@ -34,7 +34,7 @@ MARK = "HILL_BENCH_BULK"
 
 
 def marked(mark: str) -> list[Path]:
-    """The processes of a job: all that have its mark in their environment, wherever they hang."""
+    """The processes of a job: all that have its marker in their environment, also if they are not children."""
     wanted, found = f"{MARK}={mark}".encode(), []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -57,7 +57,7 @@ def look(process: Path) -> tuple[float, float]:
 
 
 def predict_once(folder: Path, options: list[str], mark: str) -> dict[str, Any]:
-    """Run a job, watching what its processes take."""
+    """Run a job and measure the memory and processor time of its processes."""
     command = [sys.executable, "-m", "hill", "predict", str(folder / "model"), "--input", str(folder / "in")]
     start, peak, spent = time.perf_counter(), 0.0, dict[Path, float]()
     job = subprocess.Popen(

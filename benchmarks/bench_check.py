@@ -1,6 +1,6 @@
-"""`hill check` on a million short documents: seconds and peak memory of the real command.
+"""Run `hill check` on a million short documents: seconds and peak memory of the command.
 
-python benchmarks/bench_check.py [--documents 1000000] [--out FILE]
+Run it as `python benchmarks/bench_check.py [--documents 1000000] [--out FILE]`.
 """
 
 import argparse

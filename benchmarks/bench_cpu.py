@@ -1,8 +1,8 @@
-"""Prediction on a CPU: documents a second of PyTorch and of the exported model, and what 8 bits cost in macro F1.
+"""Predict on a CPU: documents per second with PyTorch and the exported model, and the loss of macro F1 with 8 bits.
 
 Run it as `python benchmarks/bench_cpu.py [--model FOLDER] [--data FILE] [--documents 256] [--rounds 4] [--threads 2]
-[--out FILE]`. Without a model, one on minilm that has seen 8 texts is measured; macro F1 needs a model and data. All
-ways take turns, and the best round of each counts. Texts have 128 tokens; with data, its texts are measured too.
+[--out FILE]`. Without a model, HILL on minilm trained on 8 texts is measured; macro F1 needs a model and data. All
+variants are measured in every round, and the best round counts. Texts have 128 tokens; with data, also its texts.
 """
 
 import argparse
@@ -35,7 +35,7 @@ Score = Callable[[list[str]], Iterable[ScoredBatch]]
 
 
 def untrained() -> HillClassifier:
-    """HILL on minilm for 150 labels; how fast it is does not depend on what it has learned."""
+    """An untrained HILL on minilm with 150 labels; its speed does not depend on the weights."""
     labels = [Label(f"l{i}", f"label {i}", (f"l{i // 6 - 1}",) if i >= 6 else ()) for i in range(150)]
     settings: dict[str, dict[str, Any]] = {"train": {"epochs": 1, "device": "cpu"}, "data": {"max_length": LENGTH}}
     classifier = HillClassifier(Taxonomy(labels), settings=settings)
@@ -50,7 +50,7 @@ def made_up(classifier: HillClassifier, count: int) -> list[str]:
 
 
 def plain(classifier: HillClassifier) -> Score:
-    """The model in PyTorch as one would write it down: fp32, batches in the given order, padded to their longest."""
+    """The model in plain PyTorch: fp32, batches in the given order, padded to their longest text."""
     model, tokenizer = classifier.stored.model.eval(), classifier.stored.tokenizer
 
     def score(texts: list[str]) -> Iterator[ScoredBatch]:
@@ -69,7 +69,7 @@ def plain(classifier: HillClassifier) -> Score:
 
 
 def speeds(ways: dict[str, Score], texts: list[str], rounds: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Documents a second of each way, and ms of processor a document: the best of rounds in which all take turns.
+    """Documents per second and processor milliseconds per document of each variant: the best of several rounds.
 
     Processor time is that of all threads, and says more than the clock on a machine that others use too.
     """
@@ -86,7 +86,7 @@ def speeds(ways: dict[str, Score], texts: list[str], rounds: int) -> tuple[dict[
 
 
 def main() -> None:
-    """Measure every way and print a table, then one JSON line."""
+    """Measure every variant and print a table, then one JSON line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path)
     parser.add_argument("--data", type=Path)
@@ -117,7 +117,7 @@ def main() -> None:
 def measure(
     classifier: HillClassifier, ways: dict[str, Score], documents: Documents | None, arguments: argparse.Namespace
 ) -> dict[str, Any]:
-    """Speeds, quality and the circumstances."""
+    """Speed, quality and the machine."""
     made, work = speeds(ways, made_up(classifier, arguments.documents), arguments.rounds)
     result: dict[str, Any] = {
         "benchmark": "cpu",
@@ -142,7 +142,7 @@ def measure(
 
 
 def instructions() -> str:
-    """Whether the processor multiplies 8-bit integers at full speed."""
+    """Whether the processor has instructions for 8-bit integers (VNNI)."""
     found = Path("/proc/cpuinfo")
     return "with VNNI" if found.exists() and "vnni" in found.read_text() else "VNNI unknown"
 

@@ -1,9 +1,9 @@
-"""Training and asking flat and HILL with 100 to 100,000 labels on a CPU: memory and time against the labels.
+"""Train and predict with flat and HILL on a CPU with 100 to 100,000 labels: memory and time per number of labels.
 
 Run it as `python benchmarks/bench_labels.py [--labels 100 1000 10000 100000] [--out FILE]`. The encoder is a small
-random transformer, so that what is measured is structure, head and loss. Every row is a process of its own, with one
-thread; times are those that it computed, so that others on the machine matter less. The allocator keeps what it has:
-otherwise tensors of more than 32 MiB are given back and asked for anew each time, which takes longer than to fill them.
+transformer with random weights, so structure, head and loss dominate. Every row runs in its own process with one
+thread; times are processor times, which depend less on other jobs. The allocator keeps freed memory: otherwise tensors
+of more than 32 MiB are returned and allocated again each time, which takes longer than to fill them.
 """
 
 import argparse
@@ -60,14 +60,14 @@ MEASURED = ("mib", "step_ms", "ask_ms")
 
 
 def regular_taxonomy(labels: int) -> Taxonomy:
-    """Ten roots, and ten children of each label until there are so many."""
+    """A taxonomy of ten roots and ten children per label, up to this number of labels."""
     return Taxonomy(
         Label(f"l{i}", f"label {i}", (f"l{i // BRANCHES - 1}",) if i >= BRANCHES else ()) for i in range(labels)
     )
 
 
 def peak_mib() -> float:
-    """Most memory that this process has held."""
+    """The peak memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
@@ -78,7 +78,7 @@ def random_documents(taxonomy: Taxonomy) -> Documents:
 
 
 def random_encoder() -> Transformer:
-    """A small transformer that knows nothing."""
+    """A small transformer with random weights."""
     config = transformers.BertConfig(
         vocab_size=1_000, hidden_size=128, num_hidden_layers=2, num_attention_heads=4, intermediate_size=256
     )
@@ -86,7 +86,7 @@ def random_encoder() -> Transformer:
 
 
 def fastest(work: Callable[[], Any]) -> float:
-    """The least of some times, in milliseconds, after one that does not count."""
+    """The shortest of several times in milliseconds, after one warm-up call."""
     work()
     seconds = []
     for _ in range(REPEATS):
@@ -97,7 +97,7 @@ def fastest(work: Callable[[], Any]) -> float:
 
 
 def measure(name: str, loss: str, labels: int) -> dict[str, Any]:
-    """One row: build, train some steps and ask for the best labels, in this process."""
+    """Measure one row in this process: build the model, train some steps, and predict the best labels."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     text = random_encoder()
@@ -138,7 +138,7 @@ def measure(name: str, loss: str, labels: int) -> dict[str, Any]:
 
 
 def measure_aside(name: str, loss: str, labels: int) -> dict[str, Any]:
-    """The same in a process of its own."""
+    """Measure one row in its own process."""
     command = [sys.executable, __file__, "--row", name, loss, str(labels)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ | KEEPING)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -146,7 +146,7 @@ def measure_aside(name: str, loss: str, labels: int) -> dict[str, Any]:
 
 
 def exponents(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """How each figure grows over the last two sizes: the power of the labels that would grow as much; 1 is linear."""
+    """The growth exponent of each column over the last two sizes; 1 is linear in the number of labels."""
     found = []
     for name, loss in dict.fromkeys((row["model"], row["loss"]) for row in rows):
         *_, small, large = (row for row in rows if (row["model"], row["loss"]) == (name, loss))
@@ -157,7 +157,7 @@ def exponents(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def show(rows: list[dict[str, Any]], powers: list[dict[str, Any]]) -> None:
-    """A table of the rows, and one of how they grow."""
+    """Print a table of the rows, and one of the growth exponents."""
     table = Table(title=f"batches of {BATCH} documents of {TOKENS} tokens; the best {BEST} labels of a document")
     growth = Table(title="growth exponent, 1 being linear")
     for column in COLUMNS.values():

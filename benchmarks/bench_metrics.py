@@ -1,4 +1,4 @@
-"""Scores predictions of the RCV1-v2 test size (781,265 documents, 103 labels) batch by batch, with every metric."""
+"""Compute all metrics for as many predictions as RCV1-v2's test set has: 781,265 documents, 103 labels; in batches."""
 
 import argparse
 import json
@@ -37,7 +37,7 @@ def forest(rng: np.random.Generator) -> Taxonomy:
 def batches(
     rng: np.random.Generator, taxonomy: Taxonomy, documents: int
 ) -> Iterator[tuple[BoolArray, BoolArray, npt.NDArray[np.float32]]]:
-    """Closed gold sets of about three labels, and a model's scores for them: most near 0, those of gold labels high."""
+    """Gold sets of about three labels with ancestors, and scores: high for gold labels, most others near 0."""
     closed = np.zeros((LABELS, LABELS), dtype=bool)
     for row in range(LABELS):
         closed[row, taxonomy.closure([row])] = True
@@ -51,7 +51,7 @@ def batches(
 
 
 def measure(documents: int) -> dict[str, float]:
-    """Seconds spent in generating and in scoring, the most memory held, and a few of the scores."""
+    """Seconds of generating and scoring, the peak memory, and some of the metrics."""
     rng = np.random.default_rng(0)
     taxonomy = forest(rng)
     scorer = Scorer(taxonomy, train_counts=rng.permutation(LABELS))

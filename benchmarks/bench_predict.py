@@ -1,6 +1,6 @@
-"""Predicting a file: documents a second from file to file, and memory, which must not grow with the file.
+"""Predict a file: documents per second from file to file, and memory, which must not grow with the file.
 
-A random encoder of a given shape reads synthetic short texts, each size in a process of its own. Run it as
+The encoder has random weights, the texts are short and synthetic; each size runs in its own process. Run it as
 `python benchmarks/bench_predict.py [--encoder tiny] [--sizes 10000 1000000] [--words 12] [--out FILE]`.
 """
 
@@ -56,7 +56,7 @@ def make_model(folder: Path, shape: str) -> None:
 
 
 def write_texts(file: Path, count: int, words: int) -> None:
-    """So many texts of about so many words."""
+    """This number of texts with about this number of words."""
     draw = np.random.default_rng(0)
     with file.open("w") as out:
         for start in range(0, count, 10_000):
@@ -66,7 +66,7 @@ def write_texts(file: Path, count: int, words: int) -> None:
 
 
 def predict_once(folder: Path, source: Path) -> None:
-    """Predict a file and print what it took."""
+    """Predict a file and print speed and peak memory."""
     classifier = HillClassifier.load(folder / "model")
     start = time.perf_counter()
     count = predict_file(classifier, source, folder / "out.jsonl")

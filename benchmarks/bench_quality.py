@@ -1,4 +1,4 @@
-"""Whether the fast way to train costs quality: dev F1 after the same epochs, fast against the plain fp32 loop.
+"""Test if fast training reduces quality: dev F1 after the same epochs, fast and with the plain fp32 loop.
 
 Run it as `python benchmarks/bench_quality.py DATA [--encoder minilm] [--seeds 1 2 3] [--epochs 3] [--workers 3]`; the
 folder DATA has taxonomy.tsv, train.jsonl and dev.jsonl. Test is never read.
@@ -26,7 +26,7 @@ MEASURES = ("raw_micro_f1", "raw_macro_f1", "micro_f1", "macro_f1")
 
 
 def train(data: Path, model: str, encoder: str, plain: bool, seed: int, epochs: int, most: int) -> dict[str, Any]:
-    """One training on the first documents, this many at most, and what dev gave."""
+    """Train once on the first documents, at most this many; returns the metrics on dev."""
     taxonomy = read_taxonomy(data / "taxonomy.tsv")
     documents = {split: read_documents([data / f"{split}.jsonl"], taxonomy) for split in ("train", "dev")}
     documents["train"] = documents["train"].take(np.arange(min(most, len(documents["train"]))))

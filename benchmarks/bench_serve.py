@@ -1,8 +1,8 @@
-"""The server against `hill predict`: texts a second, time to answer, overload, and memory over many requests.
+"""Compare the server with `hill predict`: texts per second, latency, overload, and memory over many requests.
 
-A server process is asked over loopback by clients in this process. Run it as
+Clients in this process send requests to a server process over loopback. Run it as
 `python benchmarks/bench_serve.py [--model FOLDER --texts FILE] [--count 1500] [--clients 32] [--requests 100000]`;
-without a model, a random encoder of a small shape reads synthetic texts. Memory is measured on a tiny model.
+without a model, a small encoder with random weights and synthetic texts are used. Memory is measured with a tiny model.
 """
 
 import argparse
@@ -29,11 +29,11 @@ from rich.table import Table
 COLUMNS = ("what", "requests", "texts_s", "cpu_ms_a_text", "p50_ms", "p99_ms", "note")
 TIMEOUT = 10.0
 PAUSE = 0.5
-"""Seconds that a client waits when it is told to come again, before it asks for the next text."""
+"""Seconds that a client waits after a 503 answer before it sends the next text."""
 
 
 class Client:
-    """One keep-alive connection that asks and reads answers: small, so that it takes little from the server."""
+    """A keep-alive connection; a minimal client, to leave the processor to the server."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -56,7 +56,7 @@ class Client:
 
 
 class Server:
-    """A server process, what it has used and what it holds."""
+    """A server process, with its processor time and memory."""
 
     def __init__(self, model: Path, *options: Any) -> None:
         program = "from hill.cli import main, serve; main()"
@@ -80,7 +80,7 @@ class Server:
         return int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
     def end(self) -> None:
-        """Ask it to end."""
+        """Stop the server."""
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(60)
         self._folder.cleanup()
@@ -88,7 +88,7 @@ class Server:
 
 @contextlib.contextmanager
 def serving(model: Path, *options: Any) -> Iterator[Server]:
-    """A server for a while."""
+    """Run a server within a context."""
     server = Server(model, *options)
     try:
         yield server
@@ -98,13 +98,13 @@ def serving(model: Path, *options: Any) -> Iterator[Server]:
 
 @contextlib.asynccontextmanager
 async def clients(port: int, count: int) -> AsyncIterator[list[Client]]:
-    """So many connections."""
+    """Open this number of connections."""
     async with contextlib.AsyncExitStack() as stack:
         yield [await stack.enter_async_context(Client(port)) for _ in range(count)]
 
 
 async def load(port: int, bodies: list[bytes], count: int) -> tuple[list[tuple[int, bytes]], list[float]]:
-    """All bodies, asked by so many clients, each asking again when it is answered: answers and their seconds."""
+    """Send all bodies from this number of clients, one request at a time each; returns answers and latencies."""
     answers: list[Any] = [None] * len(bodies)
     seconds = [0.0] * len(bodies)
     left = iter(range(len(bodies)))
@@ -123,7 +123,7 @@ async def load(port: int, bodies: list[bytes], count: int) -> tuple[list[tuple[i
 
 
 def measure(server: Server, texts: list[str], count: int) -> tuple[dict[str, Any], list[tuple[int, bytes]]]:
-    """Ask for every text alone, with so many clients at once."""
+    """Send every text in its own request, with this number of clients at once."""
     bodies = [json.dumps({"text": text}).encode() for text in texts]
     cpu, start = server.cpu(), time.perf_counter()
     answers, seconds = asyncio.run(load(server.port, bodies, count))
@@ -153,7 +153,7 @@ print((time.perf_counter() - start) / count, (used() - cpu) / count)
 
 
 def predict(model: Path, texts: list[str], folder: Path) -> tuple[dict[str, Any], list[list[str]]]:
-    """The same texts with `hill predict`, once the model is loaded and warm: what it took, and the labels of each."""
+    """Predict the same texts with `hill predict` after a warm-up; returns the measurements and the labels per text."""
     (folder / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     command = [sys.executable, "-c", PREDICT, str(model), str(folder / "in.jsonl"), str(folder / "out.jsonl")]
     wall, cpu = map(float, subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-2:])
@@ -163,7 +163,7 @@ def predict(model: Path, texts: list[str], folder: Path) -> tuple[dict[str, Any]
 
 
 def compare(model: Path, texts: list[str], count: int, folder: Path, rounds: int) -> list[dict[str, Any]]:
-    """`hill predict` and the server in turn, as a busy machine changes its pace; wrong answers are counted."""
+    """Measure `hill predict` and the server alternately, because a busy machine varies in speed."""
     rows = []
     with serving(model) as server:
         measure(server, texts[:64], count)
@@ -179,7 +179,7 @@ def compare(model: Path, texts: list[str], count: int, folder: Path, rounds: int
 
 
 def overload(model: Path, texts: list[str], count: int) -> dict[str, Any]:
-    """Far more clients than the queue holds: each is answered in time or told to come again, none is lost."""
+    """Use many more clients than the queue holds: each gets an answer in time or a 503, and no request is lost."""
     options = ("--queue", 32, "--max-texts", 32, "--batch", 16, "--timeout", TIMEOUT)
     with serving(model, *options) as server:
         _, alone = measure(server, texts, 1)
@@ -191,7 +191,7 @@ def overload(model: Path, texts: list[str], count: int) -> dict[str, Any]:
 
 
 def remember(requests: int, folder: Path, count: int) -> dict[str, Any]:
-    """Memory while a tiny model answers so many requests of short texts."""
+    """The memory while a tiny model answers this number of requests with short texts."""
     make_model(folder, "tiny")
     draw = np.random.default_rng(0)
     texts = [" ".join(f"w{word}" for word in row) for row in draw.integers(0, 2000, (requests // 20, 5))]
@@ -206,7 +206,7 @@ def remember(requests: int, folder: Path, count: int) -> dict[str, Any]:
 
 
 def _wrong(answers: list[tuple[int, bytes]], expected: list[list[str]]) -> int:
-    """Answers with other labels than expected."""
+    """The number of answers with unexpected labels."""
     pairs = zip(answers, expected, strict=False)
     return sum(answer[0] == 200 and _labels(answer) != labels for answer, labels in pairs)
 

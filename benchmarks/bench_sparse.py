@@ -1,6 +1,6 @@
-"""Deciding on decoding and measuring with very many labels, of which few scores of each document are kept.
+"""Tune the decoding and compute metrics with very many labels and only the top scores per document.
 
-Synthetic scores of a forest of depth 7. Run it as
+The scores are synthetic; the taxonomy is a forest of depth 7. Run it as
 `python benchmarks/bench_sparse.py [--documents 20000] [--labels 98505] [--out FILE]`.
 """
 
@@ -26,7 +26,7 @@ ROOTS, BRANCHES, BATCH = 22, 5, 64
 
 
 class Given(Predictor):
-    """A predictor whose scores are known."""
+    """A predictor with given scores."""
 
     def __init__(self, taxonomy: Taxonomy) -> None:
         self.taxonomy, self.decode_config, self.thresholds = taxonomy, DecodeConfig(), None
@@ -43,7 +43,7 @@ def make_taxonomy(labels: int) -> Taxonomy:
 
 
 def make_scores(taxonomy: Taxonomy, documents: int) -> tuple[csr_array[Any], csr_array[Any]]:
-    """Labels of two paths a document, rare ones seldom; high scores for most of them, low ones for many others."""
+    """Labels of two paths per document, skewed to few labels; high scores for most of them, low for many others."""
     draw, labels = np.random.default_rng(0), len(taxonomy)
     share = 1 / np.arange(1, labels + 1) ** 0.9
     often, order = share / share.sum(), draw.permutation(labels)
@@ -64,14 +64,14 @@ def make_scores(taxonomy: Taxonomy, documents: int) -> tuple[csr_array[Any], csr
 
 
 def batches(scores: csr_array[Any]) -> Iterator[ScoredBatch]:
-    """Some documents at a time."""
+    """Yield the scores in batches."""
     for start in range(0, scores.shape[0], BATCH):
         places = np.arange(start, min(start + BATCH, scores.shape[0]))
         yield places, scores[places]
 
 
 def main() -> None:
-    """Tune, measure, print a line each, then one JSON line."""
+    """Tune and measure; print one line each, then one JSON line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--documents", type=int, default=20_000)
     parser.add_argument("--labels", type=int, default=98_505)

@@ -1,4 +1,4 @@
-"""Training steps and reading on a device: documents a second, time of a step, memory, share of the arithmetic limit.
+"""Measure training steps and prediction on a device: documents per second, time per step, memory, FLOP utilisation.
 
 Modes are fast and plain (fp32, padded). Synthetic documents with lengths normal(200, 80) clipped to 20-512,
 141 labels in 7 stars, encoders with random weights; or the documents of a data folder. Run it as
@@ -36,7 +36,7 @@ SHAPES = {
     "minilm": {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536},
 }
 LIMIT = 790e12
-"""bf16 operations a second of one H200, as measured with large matrices."""
+"""bf16 operations per second of one H200, measured with large matrices."""
 WARM_STEPS, WARM_SECONDS = 120, 15.0
 COLUMNS = ("model", "batch", "mode", "train_docs_s", "step_ms", "train_limit", "eval_docs_s", "eval_limit", "peak_gib")
 
@@ -48,7 +48,7 @@ def stars(count: int = 7, labels: int = 141) -> Taxonomy:
 
 
 def synthetic(documents: int, taxonomy: Taxonomy, vocabulary: int) -> Split:
-    """Random words of random documents, each with one path."""
+    """Random documents, each with the labels of one path."""
     draw = np.random.default_rng(0)
     lengths = draw.normal(200, 80, documents).clip(20, 512).astype(np.int64)
     starts = np.concatenate([[0], np.cumsum(lengths)])
@@ -81,7 +81,7 @@ def operations(encoder: Any, lengths: Any) -> float:
 
 
 def measure(session: Session, data: Split, seconds: float) -> dict[str, Any]:
-    """Steps for this long after a warm-up, then one reading of all documents."""
+    """Run training steps for this long after a warm-up, then predict all documents once."""
     torch.cuda.reset_peak_memory_stats()
     steps: StepRunner = make_steps(session, data)
     session.model.train()

@@ -1,7 +1,7 @@
-"""What must not take the square of the labels: a label with very many children, and a report on very many labels.
+"""Test what must not be quadratic in the labels: a label with very many children, and a report on very many labels.
 
 Run it as `python benchmarks/bench_wide.py [--children 20000 1000000] [--labels 98505] [--documents 1000] [--out FILE]`.
-Every row is a process of its own; seconds are those that it computed, so that others on the machine matter less.
+Every row runs in its own process; times are processor times, which depend less on other jobs.
 """
 
 import argparse
@@ -35,7 +35,7 @@ ROOTS, BRANCHES, BATCH = 22, 5, 64
 
 
 class Given(Predictor):
-    """Keeps the scores of some labels of each document: its own, and others at random."""
+    """A predictor with scores of some labels per document: its gold labels, and others at random."""
 
     name = "given"
 
@@ -44,7 +44,7 @@ class Given(Predictor):
         self.decode_config = DecodeConfig(strategy="closure", calibrate="off")
 
     def scores(self, texts: Sequence[str]) -> Iterator[ScoredBatch]:
-        """The same in every pass."""
+        """The same scores in every pass."""
         draw, labels = np.random.default_rng(0), len(self.taxonomy)
         for start in range(0, len(texts), BATCH):
             documents = np.arange(start, min(start + BATCH, len(texts)))
@@ -75,7 +75,7 @@ def reading(children: int, folder: Path) -> Callable[[], Any]:
 
 
 def drawing(children: int, folder: Path) -> Callable[[], Any]:
-    """The picture of a label with its children, beside their coding tree."""
+    """The plot of a label with its children next to their coding tree."""
     taxonomy = star(children)
     built = build_tree(taxonomy, 2)
     return lambda: draw_tree(taxonomy, built, folder / "tree.png")
@@ -89,7 +89,7 @@ def authors(children: int, folder: Path) -> Callable[[], Any]:
 
 
 def report(labels: int, documents: int, folder: Path) -> Callable[[], Any]:
-    """The report of an evaluation, as page and as JSON."""
+    """The report of an evaluation, as HTML page and as JSON."""
     taxonomy = forest(labels)
     own = np.random.default_rng(1).integers(0, labels, documents)
     given = csr_array((np.ones(documents, bool), own, np.arange(documents + 1)), shape=(documents, labels))

@@ -1,4 +1,4 @@
-"""How much of the package a command passes through: files and functions of a tiny training and a tiny prediction.
+"""Count the files and functions of the package that a small training and a small prediction run through.
 
 Run it as `python benchmarks/walk.py [--out FILE]`. It runs `hill train` and `hill predict` on toy data under a tracer
 and counts the files of the package and the functions in them that were called. Imports do not count.
@@ -23,7 +23,7 @@ from hill.cli import app
 
 PACKAGE = str(Path(hill.__file__).parent)
 LIMITS = {"train": 40, "predict": 22}
-"""Most files that a reader should have to open."""
+"""The maximum number of files that a reader should have to open."""
 WORDS = {"cat": "fur milk paw", "bird": "wing feather egg", "oak": "leaf root bark"}
 
 

@@ -1,9 +1,9 @@
-"""Every strategy, tuning and calibration on the same scores: decided on dev, measured on test, mean and sd over seeds.
+"""Compare all decoding strategies, tunings and calibrations on the same scores: chosen on dev, measured on test.
 
 Run it as `python experiments/decoding.py --taxonomy TAXONOMY --scores FOLDER --out experiments/results/decoding`.
-FOLDER holds one NAME-SEED.npz a run with dev_scores, dev_labels, test_scores and test_labels, (documents, L) each; a
-file with scores and labels alone is cut into a random dev and test half. With `--models OUT/models --data DATA` the
-files are made first, from the models of `hill research main-table --keep-models --out OUT`, each in a folder NAME-SEED.
+FOLDER has one NAME-SEED.npz per run with dev_scores, dev_labels, test_scores and test_labels, (documents, L) each; a
+file with only scores and labels is split at random into halves. With `--models OUT/models --data DATA` the files are
+made first, from the models of `hill research main-table --keep-models --out OUT`, each in a folder NAME-SEED.
 """
 
 import argparse
@@ -32,7 +32,7 @@ TITLES = ("micro F1", "macro F1", "hierarchical F1", "violations %", "ECE %", "E
 
 
 def rules() -> Iterator[DecodeConfig]:
-    """All that is compared; the first is the paper's."""
+    """All decodings that are compared; the first is that of the paper."""
     for calibrate in CALIBRATIONS:
         for strategy, (tuning, metric) in product(("raw", *THRESHOLDED[:-1]), TUNINGS):
             yield DecodeConfig(strategy, tune=tuning, tune_metric=metric, calibrate=calibrate)
@@ -43,7 +43,7 @@ def rules() -> Iterator[DecodeConfig]:
 
 
 def name_of(config: DecodeConfig) -> tuple[str, str, str]:
-    """Strategy, tuning and calibration of a rule, in words."""
+    """The names of strategy, tuning and calibration."""
     if config.strategy == "auto":
         return "auto", "chosen", config.calibrate
     if config.strategy == "path":
@@ -52,7 +52,7 @@ def name_of(config: DecodeConfig) -> tuple[str, str, str]:
 
 
 def measure(taxonomy: Taxonomy, tuned: Tuned, test: CollectedScores) -> dict[str, float]:
-    """The metrics of test documents; the calibration is that of the scores that users see."""
+    """The metrics on test; calibration metrics use the scores after calibration."""
     scorer, decoder = Scorer(taxonomy), tuned.decoder(taxonomy)
     for labels, scores in test.blocks():
         scorer.update(labels, *decoder.decide(scores))
@@ -62,7 +62,7 @@ def measure(taxonomy: Taxonomy, tuned: Tuned, test: CollectedScores) -> dict[str
 
 
 def read_scores(file: Path) -> tuple[CollectedScores, CollectedScores]:
-    """Dev and test of a file of scores."""
+    """Read dev and test from a file of scores."""
     arrays = np.load(file)
     if "scores" in arrays:
         order = np.random.default_rng(0).permutation(len(arrays["scores"]))
@@ -79,7 +79,7 @@ def read_scores(file: Path) -> tuple[CollectedScores, CollectedScores]:
 
 
 def write_scores(models: Path, data: Path, scores: Path) -> None:
-    """The scores of every model that has none yet."""
+    """Write the scores of every model that has no file of scores yet."""
     scores.mkdir(parents=True, exist_ok=True)
     for folder in sorted(folder for folder in models.iterdir() if folder.is_dir()):
         if (scores / f"{folder.name}.npz").exists():
@@ -95,7 +95,7 @@ def write_scores(models: Path, data: Path, scores: Path) -> None:
 
 
 def score_texts(classifier: HillClassifier, documents: Documents) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """The model's own scores: (documents, L)."""
+    """The scores of the model: (documents, L)."""
     found = np.zeros((len(documents), len(classifier.taxonomy)), dtype=np.float32)
     for numbers, part in classifier.scores(documents.texts):
         found[numbers] = part
@@ -103,7 +103,7 @@ def score_texts(classifier: HillClassifier, documents: Documents) -> np.ndarray[
 
 
 def compare(taxonomy: Taxonomy, files: list[Path]) -> list[dict[str, Any]]:
-    """One row a rule: what it gave on test with each seed, their mean and sd, and what `auto` chose."""
+    """One row per decoding: metrics on test per seed, mean and standard deviation, and the choice of `auto`."""
     runs = [read_scores(file) for file in files]
     rows = []
     for config in rules():
@@ -128,7 +128,7 @@ def line(row: dict[str, Any]) -> str:
 
 
 def page(name: str, files: list[Path], rows: list[dict[str, Any]]) -> str:
-    """The table of a model, and what was chosen in each of its runs."""
+    """The table of a model, and the choice of `auto` in each of its runs."""
     titles = ("strategy", "tuning", "calibration", *TITLES)
     table = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|", *map(line, rows)]
     chosen = [f"- `auto`, {row['calibration']}: {'; '.join(row['chosen'])}" for row in rows if "chosen" in row]
@@ -139,7 +139,7 @@ def page(name: str, files: list[Path], rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Compare, print as it comes, and write JSON and markdown for each model."""
+    """Compare, print each row, and write JSON and Markdown per model."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--taxonomy", type=Path, required=True)
     parser.add_argument("--scores", type=Path, required=True)
@@ -155,7 +155,7 @@ def main() -> None:
     for file in sorted(arguments.scores.glob("*.npz")):
         groups.setdefault(re.sub(r"-\d+$", "", file.stem), []).append(file)
     if not groups:
-        parser.error(f"'{arguments.scores}' holds no .npz files; make them with --models and --data")
+        parser.error(f"'{arguments.scores}' has no .npz files; make them with --models and --data")
     taxonomy = read_taxonomy(arguments.taxonomy)
     arguments.out.mkdir(parents=True, exist_ok=True)
     for name, files in groups.items():

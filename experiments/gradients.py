@@ -1,7 +1,7 @@
-"""How much of the gradient that reaches the text encoder comes from each loss of a trained HILL.
+"""Measure how much each loss of a trained HILL contributes to the gradient at the text encoder.
 
 Run it as `python experiments/gradients.py MODEL --data FILE.jsonl [--documents 128] [--contrast 0.1]`:
-the norm of the gradient of the documents' vectors by the label loss alone, and by λ times the contrastive loss alone.
+the gradient norms of the document vectors for the label loss alone and for λ times the contrastive loss alone.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from hill.models import HILL
 
 
 def norms(classifier: HillClassifier, records: list[dict[str, Any]]) -> dict[str, float]:
-    """The norm of each loss's gradient, λ left out."""
+    """The gradient norm per loss, without the factor λ."""
     model, tokenizer = classifier.stored.model, classifier.stored.tokenizer
     assert isinstance(model, HILL)
     documents = label_documents(

@@ -1,7 +1,7 @@
-"""ICD-10-CM at three depths: blocks (319 labels), categories (2,237) and full (98,505): one JSON a model and depth.
+"""Train on ICD-10-CM at three depths: blocks (319 labels), categories (2,237) and full (98,505 labels).
 
-Training texts are the official descriptions of all codes, dev and test their inclusion terms. Two commands, since the
-package with the codes is needed by the first alone:
+Training texts are the official descriptions of all codes; dev and test are their inclusion terms. There are two
+commands, because only the first needs the package with the codes:
 `python experiments/icd.py full --prepare DIR`, then
 `python experiments/icd.py full --data DIR [--model hill] [--out FILE.json] [--set group.key=value ...]`.
 Settings are those of hill/research/settings/icd/MODEL.toml.
@@ -46,7 +46,7 @@ def prepare(depth: str, folder: Path) -> None:
 
 
 def write_split(documents: Documents, taxonomy: Taxonomy, file: Path) -> None:
-    """One document a line; the labels above its own are added when it is read."""
+    """Write one document per line; ancestors are added when the file is read."""
     starts, rows = documents.labels.indptr.tolist(), documents.labels.indices
     with file.open("w", encoding="utf-8") as lines:
         for number, text in enumerate(documents.texts):
@@ -57,7 +57,7 @@ def write_split(documents: Documents, taxonomy: Taxonomy, file: Path) -> None:
 
 
 def train(depth: str, model: str, folder: Path, assignments: list[str]) -> dict[str, Any]:
-    """Train, evaluate on test, save and load, and say what came out and what it took."""
+    """Train, evaluate on test, save and load; returns metrics, times and memory."""
     settings = read_settings(SETTINGS / f"{model}.toml", assignments, GROUPS)
     assert settings["model"].pop("name") == model
     taxonomy = read_taxonomy(folder / "taxonomy.tsv")
@@ -100,7 +100,7 @@ def train(depth: str, model: str, folder: Path, assignments: list[str]) -> dict[
 
 
 def memory() -> dict[str, int]:
-    """The most memory that was held, in MiB: of this process, and of the GPU where there is one."""
+    """The peak memory of this process and of the GPU, if there is one, in MiB."""
     found = {"process": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024}
     if torch.cuda.is_available():
         found["gpu"] = torch.cuda.max_memory_allocated() // 2**20
@@ -108,7 +108,7 @@ def memory() -> dict[str, int]:
 
 
 def machine() -> str:
-    """What it ran on."""
+    """The device and the versions of torch and transformers."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     return f"{device}, torch {torch.__version__}, transformers {transformers.__version__}"
 
@@ -117,10 +117,10 @@ def main() -> None:
     """Prepare a folder, or train on one."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("depth", choices=list(DEPTHS))
-    parser.add_argument("--prepare", type=Path, help="write the data to this folder, and end")
+    parser.add_argument("--prepare", type=Path, help="write the data to this folder and exit")
     parser.add_argument("--data", type=Path, help="train on the data of this folder")
     parser.add_argument("--model", choices=MODELS, default="hill")
-    parser.add_argument("--out", type=Path, help="write the result to this file too")
+    parser.add_argument("--out", type=Path, help="also write the result to this file")
     parser.add_argument("--set", nargs="+", action="extend", default=[], help="settings, such as train.epochs=1")
     arguments = parser.parse_args()
     if arguments.prepare:

@@ -1,6 +1,6 @@
-"""Every model once on a part of a data set: does it learn? One JSON a model with its settings and its dev curve.
+"""Train every model once on a part of a data set, to see if it learns. Writes one JSON file per model.
 
-Run it as `python experiments/smoke.py --data DIR --out experiments/results/smoke [--models hill flat]`. DIR holds train
+Run it as `python experiments/smoke.py --data DIR --out experiments/results/smoke [--models hill flat]`. DIR has train
 and dev files and a taxonomy.tsv; test is never read.
 """
 
@@ -52,7 +52,7 @@ SHOWN = ("micro_f1", "macro_f1", "hierarchical_f1")
 
 
 def settings_of(name: str, encoder: str) -> Groups:
-    """The settings of a row: words learned from scratch, or a linear layer alone on the text, need more passes."""
+    """The settings of a row. Word vectors from scratch and a single linear layer need more epochs."""
     model = ROWS[name][1]
     rcnn = model.get("text") == "rcnn"
     train: dict[str, Any] = {
@@ -66,7 +66,7 @@ def settings_of(name: str, encoder: str) -> Groups:
 
 
 def frequency_guess(train: Documents, dev: Documents, taxonomy: Taxonomy) -> dict[str, float]:
-    """The best of giving every document the same most frequent labels, as many as is best on dev."""
+    """The best score of predicting the k most frequent labels for every document, over all k."""
     order = np.argsort(-train.labels.sum(axis=0))
     gold, best = dev.labels.toarray(), dict.fromkeys(SHOWN, 0.0)
     for count in range(1, 11):
@@ -78,7 +78,7 @@ def frequency_guess(train: Documents, dev: Documents, taxonomy: Taxonomy) -> dic
 
 
 def run(name: str, data: dict[str, Documents], taxonomy: Taxonomy, encoder: str) -> dict[str, Any]:
-    """Train a row and return what it did."""
+    """Train a row; returns its settings, dev curve and time."""
     model = ROWS[name][0]
     classifier = HillClassifier(taxonomy, model, settings_of(name, encoder))
     start, curve = time.perf_counter(), []
@@ -100,7 +100,7 @@ def run(name: str, data: dict[str, Documents], taxonomy: Taxonomy, encoder: str)
 
 
 def main() -> None:
-    """Run the rows, print a table as they come, and write one JSON each."""
+    """Run the rows, print a line per row, and write one JSON file per row."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=Path("experiments/results/smoke"))

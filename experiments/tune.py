@@ -1,7 +1,7 @@
-"""Trials of settings, judged on dev alone: test is never read.
+"""Try settings on dev; test is never read.
 
-A TOML file has a table `base` of settings (groups model, train, data, decode) and a table `trials`: each trial's own
-settings, which are laid over the base. One JSON line a trial goes to --out; trials that it has already are left alone.
+A TOML file has a table `base` of settings (groups model, train, data, decode) and a table `trials` with the settings of
+each trial, which override the base. --out gets one JSON line per trial; trials that it already has are not repeated.
 Run it as
 `python experiments/tune.py TRIALS.toml --data DIR --out FILE.jsonl [--encoder E] [--workers N] [--seeds 1 2]`.
 """
@@ -26,7 +26,7 @@ KEPT = ("micro_f1", "macro_f1", "hierarchical_f1", "threshold", "raw_micro_f1", 
 
 
 def merged(base: dict[str, Any], own: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The settings of a trial, by group; those of the base's model are for that model alone."""
+    """The settings of a trial, by group. Model settings of the base apply only to its own model."""
     found = {group: {**base.get(group, {}), **own.get(group, {})} for group in GROUPS}
     other = "name" in own.get("model", {})
     return {**found, "model": dict(own["model"])} if other else found
@@ -38,7 +38,7 @@ def read_dev(folder: Path, taxonomy: Any) -> dict[str, Documents]:
 
 
 def carry_out(name: str, settings: dict[str, dict[str, Any]], data: Path) -> dict[str, Any]:
-    """Train once and say what dev gave."""
+    """Train once; returns the metrics on dev."""
     taxonomy = read_taxonomy(data / "taxonomy.tsv")
     documents = read_dev(data, taxonomy)
     model = settings["model"].pop("name", "hill")
@@ -61,7 +61,7 @@ def carry_out(name: str, settings: dict[str, dict[str, Any]], data: Path) -> dic
 
 
 def main() -> None:
-    """Carry out what is missing, some at a time."""
+    """Run the missing trials, several at a time."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("trials", type=Path)
     parser.add_argument("--data", type=Path, required=True)

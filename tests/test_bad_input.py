@@ -616,14 +616,14 @@ def test_stories_with_entities_are_refused(tmp_path: Path, encoding: str) -> Non
     write_nyt(tmp_path, "flat")
     story = next((tmp_path / "Nytimes").rglob("*.xml"))
     story.write_bytes(f'<?xml version="1.0" encoding="{encoding}"?>{LAUGHS}<a><p>&l9;</p></a>'.encode(encoding))
-    with pytest.raises(DataError, match="declares entities of its own"):
+    with pytest.raises(DataError, match="declares its own entities"):
         prepare("nyt", tmp_path, tmp_path / "out")
 
 
 def test_a_story_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.research.test_nyt import write_nyt
 
-    monkeypatch.setattr("hill.research.corpus.LONGEST", 100)
+    monkeypatch.setattr("hill.research.datasets.MAX_STORY_BYTES", 100)
     for form in ("flat", "tgz"):
         source = tmp_path / form
         source.mkdir()

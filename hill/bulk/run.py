@@ -10,25 +10,18 @@ import json
 import logging
 import os
 import signal
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import islice
 from multiprocessing import connection, get_context
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from hill.bulk import write
 from hill.bulk.source import CHUNK, Cut, Part, find_parts
-from hill.bulk.write import (
-    Columns,
-    Written,
-    count_drafts,
-    lock_predictions,
-    read_written,
-    write_done,
-    write_manifest,
-    write_part,
-)
+from hill.bulk.write import Columns, Written, read_written, write_part
 from hill.data import find_splits
 from hill.data.readers import read_fields
 from hill.errors import ConfigError, DataError, HillError, need
@@ -43,8 +36,6 @@ MAX_BLOCKS = 10_000
 """Maximum number of blocks of the Ray dataset of parts."""
 
 Load = Callable[[], Predictor]
-
-# One file
 
 
 def predict_file(
@@ -76,9 +67,6 @@ def prediction_document(prediction: Prediction) -> dict[str, Any]:
         "scores": [round(score, 6) for score in prediction.scores],
         "paths": [list(path) for path in prediction.paths],
     }
-
-
-# Many files
 
 
 class Bulk:
@@ -115,10 +103,9 @@ class Bulk:
 
     def run(self) -> Iterator[int]:
         """Write the missing parts. Yields numbers of new rows; negative ones take back those of a process that died."""
-        with lock_predictions(self.folder):
-            write_manifest(self.folder, self._model, self._cut, self.parts)
-            missing = []
-            self.written = []
+        with write.lock_predictions(self.folder):
+            write.write_manifest(self.folder, self._model, self._cut, self.parts)
+            missing, self.written = [], []
             for part in self.parts:
                 file = self.folder / part.name
                 if written := read_written(file, part.name):
@@ -133,7 +120,7 @@ class Bulk:
                     self.written.append(step)
                 else:
                     yield step
-            write_done(self.folder, self.written)
+            write.write_done(self.folder, self.written)
 
     @property
     def rows(self) -> int:
@@ -154,6 +141,16 @@ class Bulk:
 # The local engine
 
 
+@dataclass
+class _Worker:
+    """A process, the part that it writes, and the number of rows of this part that it has predicted."""
+
+    process: BaseProcess
+    cores: slice
+    part: Part
+    rows: int = 0
+
+
 def _run_local(load: Load, parts: Sequence[Part], folder: Path, workers: int) -> Iterator[int | Written]:
     """Write parts on this machine; yields numbers of rows, and each part when it is written."""
     if workers > 1 and len(parts) > 1:
@@ -170,41 +167,51 @@ def _run_processes(load: Load, parts: Sequence[Part], folder: Path, n_workers: i
     `concurrent.futures.ProcessPoolExecutor` does not suffice: if one process dies it ends all others, without saying
     which part was the cause, and before Python 3.14 it cannot stop a running part on Ctrl-C.
     """
-    pending, deaths = deque(parts), Counter[Part]()
-    workers: dict[connection.Connection, _WorkerProcess] = {}
+    context, pending, deaths = get_context("spawn"), iter(parts), Counter[str]()
+    workers: dict[Any, _Worker] = {}  # by connection
+
+    def start(cores: slice, part: Part) -> None:
+        pipe, child_pipe = context.Pipe()
+        process = context.Process(target=_run_worker, args=(child_pipe, load, folder, cores), daemon=True)
+        process.start()
+        child_pipe.close()
+        pipe.send(part)
+        workers[pipe] = _Worker(process, cores, part)
+
     try:
-        for index in range(n_workers):
-            worker = _WorkerProcess(load, folder, (index, n_workers), pending.popleft())
-            workers[worker.pipe] = worker
+        for index, part in enumerate(islice(pending, n_workers)):
+            start(slice(index, None, n_workers), part)
         while workers:
-            for pipe in connection.wait(list(workers)):
-                worker = workers[pipe]  # type: ignore[index]
+            ready: list[Any] = connection.wait(list(workers))
+            for pipe in ready:
+                worker = workers[pipe]
                 try:
-                    step: int | Written | HillError = worker.pipe.recv()
+                    step: int | Written | HillError = pipe.recv()
                 except (EOFError, OSError):  # the process has died
-                    del workers[worker.pipe]
+                    del workers[pipe]
                     worker.process.join()
                     yield -worker.rows
-                    deaths[worker.part] += 1
-                    if deaths[worker.part] == MAX_ATTEMPTS:
+                    part = worker.part
+                    deaths[part.name] += 1
+                    if deaths[part.name] == MAX_ATTEMPTS:
                         raise HillError(
-                            f"{MAX_ATTEMPTS} processes died on '{worker.part.source}' (exit code "
-                            f"{worker.process.exitcode}), perhaps because of too little memory; finished parts are "
-                            "kept: run it again with fewer --workers"
+                            f"{MAX_ATTEMPTS} processes died on '{part.source}' (exit code {worker.process.exitcode}), "
+                            "perhaps because of too little memory; finished parts are kept: run it again with fewer "
+                            "--workers"
                         ) from None
-                    worker = _WorkerProcess(load, folder, worker.share, worker.part)
-                    workers[worker.pipe] = worker
+                    start(worker.cores, part)
                     continue
                 if isinstance(step, HillError):
                     raise step
                 yield step
                 if isinstance(step, int):
                     worker.rows += step
-                elif pending:
-                    worker.send(pending.popleft())
+                elif next_part := next(pending, None):
+                    worker.part, worker.rows = next_part, 0
+                    pipe.send(next_part)
                 else:
-                    del workers[worker.pipe]
-                    worker.pipe.close()
+                    del workers[pipe]
+                    pipe.close()
                     worker.process.join()
     finally:
         for worker in workers.values():
@@ -212,37 +219,12 @@ def _run_processes(load: Load, parts: Sequence[Part], folder: Path, n_workers: i
             worker.process.join()
 
 
-class _WorkerProcess:
-    """A process that loads the model and writes the parts that it is sent.
-
-    Args:
-        load: loads the model.
-        folder: the output folder.
-        share: index of the process and number of processes; they divide the cores among them.
-        part: the first part.
-    """
-
-    def __init__(self, load: Load, folder: Path, share: tuple[int, int], part: Part) -> None:
-        context = get_context("spawn")
-        self.share = share
-        self.pipe, child_pipe = context.Pipe()
-        self.process = context.Process(target=_run_worker, args=(child_pipe, load, folder, share), daemon=True)
-        self.process.start()
-        child_pipe.close()
-        self.send(part)
-
-    def send(self, part: Part) -> None:
-        """Let the process write this part next."""
-        self.part, self.rows = part, 0
-        self.pipe.send(part)
-
-
-def _run_worker(pipe: connection.Connection, load: Load, folder: Path, share: tuple[int, int]) -> None:
-    """Write parts until the pipe is closed; runs in a worker process."""
+def _run_worker(pipe: Any, load: Load, folder: Path, cores: slice) -> None:
+    """Write parts until the pipe is closed; runs in a worker process on some of the cores."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the main process ends this one
     if hasattr(os, "sched_setaffinity"):
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, cores[share[0] % len(cores) :: share[1]])
+        allowed = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, allowed[cores.start % len(allowed) :: cores.step])
     try:
         columns = Columns(load())
         while True:
@@ -261,12 +243,28 @@ def _run_ray(load: Load, parts: Sequence[Part], folder: Path, workers: int) -> I
     """Write parts with Ray; yields the number of rows of each part, and the part."""
     ray = need("ray", "ray", "the engine ray")
     need("ray.data", "ray", "the engine ray")
+    if not parts:
+        return
     initialized_here = not ray.is_initialized()
     if initialized_here:
         ray.init(log_to_driver=False, logging_level=logging.ERROR)
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    n_gpus = int(ray.cluster_resources().get("GPU", 0))
+    n_actors = min(workers or n_gpus or int(ray.cluster_resources().get("CPU", 1)), len(parts))
     try:
-        for row in _make_dataset(ray, load, parts, folder, workers).iter_rows() if parts else ():
-            result = json.loads(row["result"])
+        items = [{"part": json.dumps(asdict(part))} for part in parts]
+        dataset = ray.data.from_items(items, override_num_blocks=min(len(items), MAX_BLOCKS))
+        dataset.context.enable_progress_bars = False
+        results = dataset.map_batches(
+            _PartWriter,
+            fn_constructor_args=(load, folder),
+            batch_size=1,
+            batch_format="numpy",
+            compute=ray.data.ActorPoolStrategy(min_size=1, max_size=n_actors, max_tasks_in_flight_per_actor=1),
+            num_cpus=1,
+            num_gpus=1 if n_gpus else 0,
+        )
+        for result in (json.loads(row["result"]) for row in results.iter_rows()):
             if "error" in result:
                 raise HillError(result["error"])
             yield result["rows"]
@@ -279,26 +277,6 @@ def _run_ray(load: Load, parts: Sequence[Part], folder: Path, workers: int) -> I
             ray.shutdown()
 
 
-def _make_dataset(ray: Any, load: Load, parts: Sequence[Part], folder: Path, workers: int) -> Any:
-    """A lazy Ray dataset with one result per part."""
-    resources = ray.cluster_resources()
-    n_gpus = int(resources.get("GPU", 0))
-    n_actors = min(workers or n_gpus or int(resources.get("CPU", 1)), len(parts))
-    items = [{"part": json.dumps(part.to_dict())} for part in parts]
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
-    dataset = ray.data.from_items(items, override_num_blocks=min(len(items), MAX_BLOCKS))
-    dataset.context.enable_progress_bars = False
-    return dataset.map_batches(
-        _PartWriter,
-        fn_constructor_args=(load, folder),
-        batch_size=1,
-        batch_format="numpy",
-        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=n_actors, max_tasks_in_flight_per_actor=1),
-        num_cpus=1,
-        num_gpus=1 if n_gpus else 0,
-    )
-
-
 class _PartWriter:
     """A Ray actor that loads the model once and writes one part after the other."""
 
@@ -306,22 +284,21 @@ class _PartWriter:
         self._columns, self._folder = Columns(load()), folder
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[str]]:
-        """Write parts. An expected error is returned, because Ray would retry if it were raised."""
+        """Write a part. An expected error is returned, because Ray would retry if it were raised."""
+        part = Part(**json.loads(batch["part"].item()))
         try:
-            return {"result": [self._write(Part.from_dict(json.loads(part))) for part in batch["part"].tolist()]}
+            if write.count_drafts(self._folder / part.name) >= MAX_ATTEMPTS:  # Ray itself retries without limit
+                raise HillError(
+                    f"{MAX_ATTEMPTS} actors died on '{part.source}', perhaps because of too little memory; finished "
+                    "parts are kept"
+                )
+            # The part is on disk if an actor died right after it wrote it.
+            written = read_written(self._folder / part.name, part.name)
+            steps = [written] if written else write_part(self._columns, part, self._folder)
+            result = next(asdict(step) for step in steps if isinstance(step, Written))
         except HillError as error:
-            return {"result": [json.dumps({"error": str(error)})]}
-
-    def _write(self, part: Part) -> str:
-        target = self._folder / part.name
-        if count_drafts(target) >= MAX_ATTEMPTS:  # Ray itself retries without limit
-            raise HillError(
-                f"{MAX_ATTEMPTS} actors died on '{part.source}', perhaps because of too little memory; finished parts "
-                "are kept"
-            )
-        written = read_written(target, part.name)  # it exists if an actor died after it wrote the part
-        steps = [written] if written else write_part(self._columns, part, self._folder)
-        return json.dumps(next(asdict(step) for step in steps if isinstance(step, Written)))
+            result = {"error": str(error)}
+        return {"result": [json.dumps(result)]}
 
 
 Engine = Callable[[Load, Sequence[Part], Path, int], Iterator[int | Written]]

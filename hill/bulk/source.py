@@ -8,8 +8,8 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
+from itertools import count, islice
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, cast
 
@@ -47,18 +47,8 @@ class Part:
     """Number of rows, if it is known before the part is read."""
     offset: int = 0
     """Byte of the source at which the part begins, for JSONL and CSV."""
-    groups: tuple[int, ...] | None = None
+    groups: list[int] | None = None
     """Row groups of the part, for Parquet."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The part as plain values."""
-        return asdict(self) | {"groups": None if self.groups is None else list(self.groups)}
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Part:
-        """The part that `to_dict` returned."""
-        groups = values["groups"]
-        return cls(**values | {"groups": None if groups is None else tuple(groups)})
 
 
 class InputRow(NamedTuple):
@@ -72,9 +62,19 @@ class InputRow(NamedTuple):
 
 def find_parts(source: str, cut: Cut, output: Path) -> list[Part]:
     """The parts of all files that a path, folder, glob or URI names, except for those in the output folder."""
-    files = [file for file in _find_files(source) if not Path(file.address).is_relative_to(output)]
-    parts = [part for file in files for part in _cut_file(file, cut)]
-    duplicates = [name for name, count in Counter(part.name for part in parts).items() if count > 1]
+    parts: list[Part] = []
+    for file in _find_files(source):
+        if Path(file.source).is_relative_to(output):
+            continue
+        pieces: list[dict[str, Any]] = [{}]
+        if format_of(Path(file.source)) == "parquet":
+            pieces = _cut_parquet(file, cut.rows)
+        elif file.size > cut.whole:
+            pieces = _cut_lines(file, cut.rows)
+        name = file.name if file.name.endswith(".parquet") else f"{file.name}.parquet"
+        names = [name] if len(pieces) == 1 else [f"{name}/{number:05}.parquet" for number in range(len(pieces))]
+        parts += [replace(file, name=name, **fields) for name, fields in zip(names, pieces, strict=True)]
+    duplicates = [name for name, times in Counter(part.name for part in parts).items() if times > 1]
     if duplicates:
         raise DataError(f"two files of '{source}' would both be written to '{duplicates[0]}'; rename one of them")
     return parts
@@ -82,8 +82,7 @@ def find_parts(source: str, cut: Cut, output: Path) -> list[Part]:
 
 def read_rows(part: Part) -> Iterator[list[InputRow]]:
     """The rows of a part in chunks."""
-    records = _read_parquet(part) if format_of(Path(part.source)) == "parquet" else _read_lines(part)
-    rows = (_make_row(index if key is None else key, text) for index, (key, text) in enumerate(records, part.first))
+    rows = _read_parquet(part) if format_of(Path(part.source)) == "parquet" else _read_lines(part)
     while chunk := list(islice(rows, CHUNK)):
         yield chunk
 
@@ -101,47 +100,37 @@ def version_of(address: str) -> tuple[int, str]:
 # Files
 
 
-class _InputFile(NamedTuple):
-    address: str
-    path: str
-    """Path relative to the folder, or to the part of a glob before its first wildcard."""
-    size: int
-    version: str
+def _find_files(source: str) -> list[Part]:
+    """The data files that a path, folder, glob or URI names, sorted; hidden files are left out.
 
-
-def _find_files(source: str) -> list[_InputFile]:
-    """The data files that a path, folder, glob or URI names, sorted; hidden files are left out."""
+    Their names are relative to the folder, or to the part of a glob before its first wildcard.
+    """
     filesystem, path = _open_filesystem(source)
     try:
-        root, names = _list_files(filesystem, path)
+        if filesystem.isfile(path):
+            root, paths = path.rpartition("/")[0], [path]
+        elif filesystem.isdir(path):
+            root, paths = (
+                path,
+                [name for name in filesystem.find(path) if Path(name.lower().removesuffix(".gz")).suffix in FORMATS],
+            )
+        elif wildcard := re.search(r"[*?\[]", path):
+            root = path[: wildcard.start()].rpartition("/")[0]
+            paths = [name for name in filesystem.glob(path) if filesystem.isfile(name)]
+        else:
+            raise DataError(f"'{path}' does not exist; give a data file, a folder, or a glob in quotes")
         files = []
-        for name in sorted(names):
-            relative = name.removeprefix(root).lstrip("/")
-            if any(step.startswith((".", "_")) for step in PurePosixPath(relative).parts):
-                continue
-            address = filesystem.unstrip_protocol(name).removeprefix("file://").removeprefix("local://")
-            files.append(_InputFile(address, relative, *version_of(address)))
+        for path in sorted(paths):
+            format_of(Path(path))
+            name = path.removeprefix(root).lstrip("/")
+            if not any(step.startswith((".", "_")) for step in PurePosixPath(name).parts):
+                address = filesystem.unstrip_protocol(path).removeprefix("file://").removeprefix("local://")
+                files.append(Part(name, address, *version_of(address)))
     except OSError as error:
         raise DataError(f"cannot read '{source}': {error.strerror or error}") from None
     if not files:
         raise DataError(f"'{source}' names no data file; expected {EXPECTED}, a folder of them, or a glob in quotes")
     return files
-
-
-def _list_files(filesystem: Any, path: str) -> tuple[str, list[str]]:
-    """A root folder and the files below it that a path means."""
-    if filesystem.isfile(path):
-        format_of(Path(path))
-        return path.rpartition("/")[0], [path]
-    if filesystem.isdir(path):
-        suffixes = {name: Path(name.lower().removesuffix(".gz")).suffix for name in filesystem.find(path)}
-        return path, [name for name, suffix in suffixes.items() if suffix in FORMATS]
-    if wildcard := re.search(r"[*?\[]", path):
-        names = [name for name in filesystem.glob(path) if filesystem.isfile(name)]
-        for name in names:
-            format_of(Path(name))
-        return path[: wildcard.start()].rpartition("/")[0], names
-    raise DataError(f"'{path}' does not exist; give a data file, a folder, or a glob in quotes")
 
 
 def _open_filesystem(address: str) -> tuple[Any, str]:
@@ -150,9 +139,10 @@ def _open_filesystem(address: str) -> tuple[Any, str]:
     try:
         filesystem, path = core.url_to_fs(address)
     except (ImportError, ValueError) as reason:
-        arrow = need("pyarrow", "data", "reading files in bulk")
-        arrow_fs = need("pyarrow.fs", "data", "reading files in bulk")
-        wrapper = need("fsspec.implementations.arrow", "data", "reading files in bulk")
+        arrow, arrow_fs, wrapper = (
+            need(module, "data", "reading files in bulk")
+            for module in ("pyarrow", "pyarrow.fs", "fsspec.implementations.arrow")
+        )
         try:
             filesystem, path = arrow_fs.FileSystem.from_uri(address)
         except (arrow.ArrowException, OSError, ValueError):
@@ -178,41 +168,29 @@ def _open_file(address: str) -> Iterator[Any]:
 # Cutting files into parts
 
 
-def _cut_file(file: _InputFile, cut: Cut) -> Iterator[Part]:
-    name = file.path if file.path.endswith(".parquet") else f"{file.path}.parquet"
-    pieces: list[dict[str, Any]] = [{}]
-    if format_of(Path(file.path)) == "parquet":
-        pieces = _cut_parquet(file, cut.rows)
-    elif file.size > cut.whole:
-        pieces = _cut_lines(file, cut.rows)
-    for number, fields in enumerate(pieces):
-        output = name if len(pieces) == 1 else f"{name}/{number:05}.parquet"
-        yield Part(output, file.address, file.size, file.version, **fields)
-
-
-def _cut_parquet(file: _InputFile, max_rows: int) -> list[dict[str, Any]]:
+def _cut_parquet(file: Part, max_rows: int) -> list[dict[str, Any]]:
     """Consecutive row groups, as many as fit into a part, but at least one."""
-    arrow = need("pyarrow", "data", "reading Parquet")
-    parquet = need("pyarrow.parquet", "data", "reading Parquet")
+    arrow, parquet = need_parquet()
     try:
-        with _open_file(file.address) as content:
+        with _open_file(file.source) as content:
             metadata = parquet.ParquetFile(content).metadata
             sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
     except (arrow.ArrowException, OSError) as error:
-        raise DataError(f"'{file.address}' cannot be read: {' '.join(str(error).split())[:200]}") from None
-    pieces: list[dict[str, Any]] = [{"first": 0, "rows": 0, "groups": ()}]
+        raise DataError(f"'{file.source}' cannot be read: {' '.join(str(error).split())[:200]}") from None
+    pieces: list[dict[str, Any]] = [{"first": 0, "rows": 0, "groups": []}]
     for group, rows in enumerate(sizes):
         last = pieces[-1]
         if last["rows"] and last["rows"] + rows > max_rows:
-            pieces.append({"first": last["first"] + last["rows"], "rows": rows, "groups": (group,)})
+            pieces.append({"first": last["first"] + last["rows"], "rows": rows, "groups": [group]})
         else:
-            last |= {"rows": last["rows"] + rows, "groups": (*last["groups"], group)}
+            last["rows"] += rows
+            last["groups"].append(group)
     return pieces
 
 
-def _cut_lines(file: _InputFile, max_rows: int) -> list[dict[str, Any]]:
+def _cut_lines(file: Part, max_rows: int) -> list[dict[str, Any]]:
     """The offset of each part of a JSONL or CSV file; this reads the file once."""
-    lines = _LineFile(file.address)
+    lines = _LineFile(file.source)
     pieces: list[dict[str, Any]] = [{"first": 0, "rows": 0, "offset": 0}]
     end = 0
     for row, _ in enumerate(lines.records()):
@@ -226,15 +204,42 @@ def _cut_lines(file: _InputFile, max_rows: int) -> list[dict[str, Any]]:
 # Reading parts
 
 
-class _UnreadableRecord(str):
-    """Why a record cannot be read, in place of its text."""
+def need_parquet() -> tuple[Any, Any]:
+    """The modules pyarrow and pyarrow.parquet."""
+    arrow, parquet = (need(name, "data", "reading and writing Parquet") for name in ("pyarrow", "pyarrow.parquet"))
+    return arrow, parquet
 
 
-def _make_row(key: Any, text: Any) -> InputRow:
+def _read_lines(part: Part) -> Iterator[InputRow]:
+    lines = _LineFile(part.source, part.offset)
+    for index, fields in enumerate(islice(lines.records(), part.rows), part.first):
+        if isinstance(fields, str):
+            yield InputRow(str(index), "", _replace_surrogates(fields))
+        elif lines.format == "table" and "text" not in fields:
+            raise _missing_text_column(part, list(fields))
+        else:
+            yield _make_row(index, fields.get("id"), fields.get("text"))
+
+
+def _read_parquet(part: Part) -> Iterator[InputRow]:
+    arrow, parquet = need_parquet()
+    indices = count(part.first)
+    try:
+        with _open_file(part.source) as raw, parquet.ParquetFile(raw) as file:
+            names = file.schema_arrow.names
+            if "text" not in names:
+                raise _missing_text_column(part, names)
+            columns = [name for name in ("id", "text") if name in names]
+            for batch in file.iter_batches(CHUNK, row_groups=part.groups or [], columns=columns):
+                for fields in batch.to_pylist():
+                    yield _make_row(next(indices), fields.get("id"), fields["text"])
+    except (arrow.ArrowException, OSError) as error:
+        raise _truncated(part.source, " ".join(str(error).split())[:200]) from None
+
+
+def _make_row(index: int, key: Any, text: Any) -> InputRow:
     error = None
-    if isinstance(text, _UnreadableRecord):
-        error = _replace_surrogates(text)
-    elif text is None:
+    if text is None:
         error = "there is no text"
     elif not isinstance(text, str):
         error = f"the text is {type(text).__name__}; expected a string"
@@ -242,42 +247,12 @@ def _make_row(key: Any, text: Any) -> InputRow:
         error = "the text is empty"
     elif _replace_surrogates(text) != text:
         error = "the text has a lone surrogate; expected valid Unicode text"
-    return InputRow(_replace_surrogates(str(key)), "" if error else text, error)
+    return InputRow(_replace_surrogates(str(index if key is None else key)), "" if error else text, error)
 
 
 def _replace_surrogates(text: str) -> str:
     """The text with "?" for each lone surrogate, which JSON can contain and UTF-8 cannot."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
-
-
-def _read_lines(part: Part) -> Iterator[tuple[Any, Any]]:
-    """Id and text per record of a part of a JSONL or CSV file."""
-    lines = _LineFile(part.source, part.offset)
-    for fields in islice(lines.records(), part.rows):
-        if isinstance(fields, str):
-            yield None, _UnreadableRecord(fields)
-            continue
-        if lines.format == "table" and "text" not in fields:
-            raise _missing_text_column(part, list(fields))
-        yield fields.get("id"), fields.get("text")
-
-
-def _read_parquet(part: Part) -> Iterator[tuple[Any, Any]]:
-    """Id and text per row of a part of a Parquet file."""
-    arrow = need("pyarrow", "data", "reading Parquet")
-    parquet = need("pyarrow.parquet", "data", "reading Parquet")
-    try:
-        with _open_file(part.source) as raw, parquet.ParquetFile(raw) as file:
-            names = file.schema_arrow.names
-            if "text" not in names:
-                raise _missing_text_column(part, names)
-            columns = [name for name in ("id", "text") if name in names]
-            for batch in file.iter_batches(CHUNK, row_groups=list(part.groups or ()), columns=columns):
-                texts = batch["text"].to_pylist()
-                ids = batch["id"].to_pylist() if "id" in columns else [None] * len(texts)
-                yield from zip(ids, texts, strict=True)
-    except (arrow.ArrowException, OSError) as error:
-        raise _truncated(part.source, " ".join(str(error).split())[:200]) from None
 
 
 def _missing_text_column(part: Part, names: list[str]) -> DataError:
@@ -289,70 +264,48 @@ def _truncated(address: str, reason: object) -> DataError:
     return DataError(f"'{address}' cannot be read to its end: {reason}; repair it, or remove it from the input")
 
 
-@dataclass
 class _LineFile:
     """A JSONL or CSV file from an offset on, with the header line first if the file is a table.
 
-    It has the attributes of `Path` that the readers in `hill.data.readers` use.
+    It has the attributes of `Path` and of open files that the readers in `hill.data.readers` use.
     """
 
-    source: str
-    offset: int = 0
-    end: int = 0
-    """Byte after the last line that was read."""
-    complete: bool = False
-    """Whether the last line was read."""
     suffix = ""
     """Not `.gz`: a compressed file is decompressed here, not by the reader."""
 
-    @property
-    def name(self) -> str:
-        """The name of the file."""
-        return Path(self.source).name
-
-    @property
-    def format(self) -> str:
-        """`jsonl` or `table`."""
-        return format_of(Path(self.name))
+    def __init__(self, source: str, offset: int = 0) -> None:
+        self.name, self.format = Path(source).name, format_of(Path(source))
+        self._source, self._offset = source, offset
+        self.end = offset
+        """Byte after the last line that was read."""
+        self._header, self._complete = b"", False
 
     def records(self) -> Iterator[Mapping[str, Any] | str]:
         """The fields per record, or a sentence on why it cannot be read; raises if the file is truncated."""
         fields: Mapping[str, Any] | str = "it has no lines"
         for _, fields in READERS[self.format](cast(Path, self)):
             yield fields
-        if not self.complete:
-            raise _truncated(self.source, fields)
+        if not self._complete:
+            raise _truncated(self._source, fields)
 
     @contextmanager
-    def open(self, mode: str) -> Iterator[_Lines]:
-        """The lines of the file."""
-        with _open_file(self.source) as file:
-            yield _Lines(self._read(file))
-
-    def _read(self, file: Any) -> Iterator[bytes]:
-        try:
-            if self.offset and self.format == "table":
-                yield file.readline()
-            if self.offset:
-                file.seek(self.offset)
-            self.end = self.offset
-            for line in file:
-                self.end += len(line)
-                yield line
-            self.complete = True
-        except (OSError, EOFError, zlib.error) as error:
-            raise _truncated(self.source, error) from None
-
-
-class _Lines:
-    """An iterator of lines with the interface of a file."""
-
-    def __init__(self, lines: Iterator[bytes]) -> None:
-        self._lines = lines
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self._lines
+    def open(self, mode: str) -> Iterator[_LineFile]:
+        """Open the file for `readline`."""
+        with _open_file(self._source) as self._file:
+            if self._offset:
+                self._header = self._file.readline() if self.format == "table" else b""
+                self._file.seek(self._offset)
+            yield self
 
     def readline(self, size: int = -1) -> bytes:
-        """The next line, however long; empty at the end."""
-        return next(self._lines, b"")
+        """The next line, empty at the end. It is complete, because remote files of fsspec do not support `size`."""
+        if self._header:
+            header, self._header = self._header, b""
+            return header
+        try:
+            line: bytes = self._file.readline()
+        except (OSError, EOFError, zlib.error) as error:
+            raise _truncated(self._source, error) from None
+        self.end += len(line)
+        self._complete = not line
+        return line

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,11 +15,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 
-from hill.bulk.source import CHUNK, Cut, InputRow, Part, read_rows, version_of
-from hill.errors import CheckpointError, ConfigError, DataError, need
+from hill.bulk.source import CHUNK, Cut, InputRow, Part, need_parquet, read_rows, version_of
+from hill.errors import CheckpointError, ConfigError, DataError
 from hill.io import PREFIX, cannot_write, lock_folder, other_names, sha256, sync, write_json
 from hill.predictor import Predictor, predicted_entries
-from hill.settings import to_dict
 from hill.types import BoolArray, IntArray
 
 # Tables
@@ -36,27 +34,17 @@ class Columns:
     """Turns rows into tables with the columns id, labels, scores, paths and error."""
 
     def __init__(self, predictor: Predictor) -> None:
-        self._arrow = need("pyarrow", "data", "writing Parquet")
-        taxonomy = predictor.taxonomy
-        self._predictor = predictor
-        self._decoder = predictor.decoder()
+        self._arrow, _ = need_parquet()
+        self._predictor, self._decoder, taxonomy = predictor, predictor.decoder(), predictor.taxonomy
         self._ids = self._arrow.array(taxonomy.ids, self._arrow.string())
-        child, parent = taxonomy.edge_array.T
-        self._parents: csr_array[Any] = csr_array(
-            (np.ones(len(child), dtype=np.int32), (child, parent)), shape=(len(taxonomy), len(taxonomy))
-        )
+        self._parents = taxonomy.parent_table.astype(np.int32)
         self._first_parent = taxonomy.first_parents
         self._path_lengths = np.ones(len(taxonomy), dtype=np.int64)
         for rows in taxonomy.levels[1:]:
             self._path_lengths[rows] += self._path_lengths[self._first_parent[rows]]
-
-    @property
-    def schema(self) -> Any:
-        """Names and types of the columns."""
-        arrow = self._arrow
-        text = arrow.string()
-        types = {"id": text, "labels": arrow.list_(text), "scores": arrow.list_(arrow.float32())}
-        return arrow.schema({**types, "paths": arrow.list_(arrow.list_(text)), "error": text})
+        text, list_of = self._arrow.string(), self._arrow.list_
+        types = {"id": text, "labels": list_of(text), "scores": list_of(self._arrow.float32())}
+        self.schema = self._arrow.schema({**types, "paths": list_of(list_of(text)), "error": text})
 
     def table(self, rows: Sequence[InputRow]) -> Any:
         """Predict rows. The table has the same rows in the same order; rows with an error have no labels."""
@@ -80,7 +68,7 @@ class Columns:
         for documents, scores in self._predictor.scores(texts) if texts else ():
             chosen, effective = self._decoder.decide(scores)
             row, label, score = predicted_entries(chosen, effective)
-            # (n, L): number of predicted children per label; a label without one ends a path
+            # (n, L): the number of predicted children per label; a label without any ends a path
             inner = (csr_array(chosen.astype(np.int32)) @ self._parents).tocoo()
             n_labels = len(self._ids)
             is_end = ~np.isin(row * n_labels + label, inner.row.astype(np.int64) * n_labels + inner.col)
@@ -89,9 +77,13 @@ class Columns:
         return document, label, score, is_end
 
     def _path_array(self, document: IntArray, label: IntArray, score: npt.NDArray[Any], n_rows: int) -> Any:
-        """The path to each of these labels, the highest score first, up to `MAX_PATH_IDS` ids per row."""
+        """The path to each of these labels, highest score first: one per row, or more with up to `MAX_PATH_IDS` ids."""
         order = np.lexsort((label, -score, document))
-        order = order[_fits(document[order], self._path_lengths[label[order]])]
+        lengths = self._path_lengths[label[order]]
+        is_first = np.diff(document[order], prepend=-1) != 0
+        total = np.cumsum(lengths)
+        total -= (total - lengths)[is_first][np.cumsum(is_first) - 1]  # ids of the row up to and with this path
+        order = order[is_first | (total <= MAX_PATH_IDS)]
         ends = label[order]
         offsets = np.append(0, np.cumsum(self._path_lengths[ends]))
         # Walk from all ends up to their roots at the same time, and write each path from its last position backwards.
@@ -114,20 +106,10 @@ def _offsets(document: IntArray, n_rows: int) -> IntArray:
     return np.append(0, np.cumsum(np.bincount(document, minlength=n_rows)))
 
 
-def _fits(document: IntArray, lengths: IntArray) -> BoolArray:
-    """Which paths, sorted by document, are within `MAX_PATH_IDS`; the first path of a document always is."""
-    is_first = np.diff(document, prepend=-1) != 0
-    ends = np.cumsum(lengths)
-    total = ends - (ends - lengths)[is_first][np.cumsum(is_first) - 1]
-    fits: BoolArray = is_first | (total <= MAX_PATH_IDS)
-    return fits
-
-
 # Parts
 
 DRAFT_SUFFIX = ".draft"
 METADATA_KEY = b"hill"
-_IS_DRAFT = re.compile(rf"{re.escape(PREFIX)}.+\.\d+-[0-9a-f]{{8}}{re.escape(DRAFT_SUFFIX)}")
 
 
 @dataclass(frozen=True)
@@ -141,12 +123,38 @@ class Written:
 
 
 def write_part(columns: Columns, part: Part, folder: Path) -> Iterator[int | Written]:
-    """Predict a part and write it, complete or not at all. Yields numbers of rows, and at the end the part."""
+    """Predict a part and write it, complete or not at all. Yields numbers of rows, and at the end the part.
+
+    Before the draft is renamed, it is checked: it must have the rows that were read, in the same order, and the source
+    must not have changed.
+    """
+    _, parquet = need_parquet()
     target = folder / part.name
     draft = target.with_name(f"{PREFIX}{target.name}.{os.getpid()}-{os.urandom(4).hex()}{DRAFT_SUFFIX}")
+    ids, rows, bad, example = hashlib.sha256(), 0, 0, ""
+    ids_on_disk, rows_on_disk = hashlib.sha256(), 0
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        written = yield from _write_draft(columns, part, draft)
+        with parquet.ParquetWriter(draft, columns.schema) as out:
+            for chunk in read_rows(part):
+                out.write_table(columns.table(chunk))
+                ids.update("".join(f"{row.id}\0" for row in chunk).encode())
+                errors = [row for row in chunk if row.error]
+                if errors and not example:
+                    example = f"'{errors[0].id}' of '{part.source}': {errors[0].error}"
+                rows, bad = rows + len(chunk), bad + len(errors)
+                yield len(chunk)
+            out.add_key_value_metadata({METADATA_KEY: json.dumps({"rows": rows, "bad": bad, "example": example})})
+        if version_of(part.source) != (part.size, part.version):
+            raise DataError(f"'{part.source}' changed while it was read; run it again when the file is complete")
+        with parquet.ParquetFile(draft) as file:
+            for batch in file.iter_batches(CHUNK, columns=["id"]):
+                rows_on_disk += batch.num_rows
+                ids_on_disk.update("".join(f"{key}\0" for key in batch["id"].to_pylist()).encode())
+        if rows_on_disk != rows or ids_on_disk.digest() != ids.digest() or part.rows not in (None, rows):
+            raise DataError(
+                f"the part '{part.name}' has {rows_on_disk} rows on disk, but {rows} were read; run it again"
+            )
         sync(draft)
         draft.replace(target)
         sync(target.parent)
@@ -154,13 +162,12 @@ def write_part(columns: Columns, part: Part, folder: Path) -> Iterator[int | Wri
         raise DataError(f"{cannot_write(target, error)}; finished parts are kept: run it again to continue") from None
     finally:
         draft.unlink(missing_ok=True)
-    yield written
+    yield Written(part.name, rows, bad, example)
 
 
 def read_written(file: Path, name: str) -> Written | None:
     """The part in a file; None if the file does not exist or is not a complete part."""
-    arrow = need("pyarrow", "data", "reading Parquet")
-    parquet = need("pyarrow.parquet", "data", "reading Parquet")
+    arrow, parquet = need_parquet()
     try:
         metadata = parquet.read_metadata(file).metadata or {}
         return Written(name, **json.loads(metadata[METADATA_KEY]))
@@ -170,54 +177,17 @@ def read_written(file: Path, name: str) -> Written | None:
 
 def count_drafts(target: Path) -> int:
     """How often a process was killed while it wrote a part: each leaves its draft."""
-    return sum(path.name.startswith(f"{PREFIX}{target.name}.") for path in target.parent.glob(f".*{DRAFT_SUFFIX}"))
-
-
-def _write_draft(columns: Columns, part: Part, draft: Path) -> Generator[int, None, Written]:
-    """Write the draft of a part and check it against the input."""
-    parquet = need("pyarrow.parquet", "data", "writing Parquet")
-    ids, rows, bad, example = hashlib.sha256(), 0, 0, ""
-    with parquet.ParquetWriter(draft, columns.schema) as out:
-        for chunk in read_rows(part):
-            out.write_table(columns.table(chunk))
-            _update(ids, [row.id for row in chunk])
-            errors = [row for row in chunk if row.error]
-            if errors and not example:
-                example = f"'{errors[0].id}' of '{part.source}': {errors[0].error}"
-            rows, bad = rows + len(chunk), bad + len(errors)
-            yield len(chunk)
-        written = Written(part.name, rows, bad, example)
-        metadata = {key: value for key, value in asdict(written).items() if key != "name"}
-        out.add_key_value_metadata({METADATA_KEY: json.dumps(metadata)})
-    _check_draft(part, draft, rows, ids.hexdigest())
-    return written
-
-
-def _check_draft(part: Part, draft: Path, rows: int, ids: str) -> None:
-    """Raise unless the draft has the rows that were read, in the same order, and the source has not changed."""
-    parquet = need("pyarrow.parquet", "data", "reading Parquet")
-    draft_ids, draft_rows = hashlib.sha256(), 0
-    with parquet.ParquetFile(draft) as file:
-        for batch in file.iter_batches(CHUNK, columns=["id"]):
-            draft_rows += batch.num_rows
-            _update(draft_ids, batch["id"].to_pylist())
-    if version_of(part.source) != (part.size, part.version):
-        raise DataError(f"'{part.source}' changed while it was read; run it again when the file is complete")
-    if draft_rows != rows or draft_ids.hexdigest() != ids or part.rows not in (None, rows):
-        raise DataError(f"the part '{part.name}' has {draft_rows} rows on disk, but {rows} were read; run it again")
-
-
-def _update(digest: Any, ids: list[str]) -> None:
-    digest.update("".join(f"{key}\0" for key in ids).encode())
+    return sum(
+        path.name.startswith(f"{PREFIX}{target.name}.") for path in target.parent.glob(f"{PREFIX}*{DRAFT_SUFFIX}")
+    )
 
 
 # The output folder
 
 MANIFEST = "_manifest.json"
 DONE = "_done.json"
-PREDICTIONS_FORMAT = "hill-predictions"
-PREDICTIONS_VERSION = 1
-_REMEDY = "give another --output, or remove this folder to start again"
+FORMAT = {"format": "hill-predictions", "version": 1}
+REMEDY = "give another --output, or remove this folder to start again"
 
 
 @contextmanager
@@ -236,61 +206,45 @@ def lock_predictions(folder: Path) -> Iterator[None]:
             _remove_drafts(folder)
 
 
+def _remove_drafts(folder: Path) -> None:
+    for draft in folder.rglob(f"{PREFIX}*{DRAFT_SUFFIX}"):
+        draft.unlink(missing_ok=True)
+
+
 def write_manifest(folder: Path, model: Path, cut: Cut, parts: Sequence[Part]) -> None:
-    """Write the manifest. If the folder has one of another model, settings or input, raise and name the difference."""
+    """Write the manifest. Raises if the folder has one of another model, settings or input; new files are accepted."""
     try:
         model_sum = sha256(model / "files.json")
     except OSError:
         raise CheckpointError(f"'{model}' is not a saved model: it has no files.json") from None
-    manifest = {
-        "format": PREDICTIONS_FORMAT,
-        "version": PREDICTIONS_VERSION,
-        "model": model_sum,
-        "settings": to_dict(cut),
-        "parts": {part.name: part.to_dict() for part in parts},
-    }
+    part_fields = {part.name: asdict(part) for part in parts}
+    settings = asdict(cut)
     file = folder / MANIFEST
     if file.exists():
         try:
-            earlier = dict(json.loads(file.read_text(encoding="utf-8")))
+            old = dict(json.loads(file.read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:
-            raise ConfigError(f"'{file}' cannot be read: {error}; {_REMEDY}") from None
-        _check_same_run(folder, earlier, manifest)
+            raise ConfigError(f"'{file}' cannot be read: {error}; {REMEDY}") from None
+        if any(old.get(key) != value for key, value in FORMAT.items()):
+            raise ConfigError(f"'{folder}' was written by another version of this program; {REMEDY}")
+        if old["model"] != model_sum:
+            raise ConfigError(f"'{folder}' has predictions of another model; {REMEDY}")
+        if old["settings"] != settings:
+            raise ConfigError(
+                f"'{folder}' was started with the settings {old['settings']}, now they are {settings}; {REMEDY}"
+            )
+        for name, part in old["parts"].items():
+            if name not in part_fields:
+                raise ConfigError(
+                    f"'{folder}' was started with '{part['source']}', which is not in the input; {REMEDY}"
+                )
+            if part != part_fields[name]:
+                raise ConfigError(f"'{part['source']}' has changed since '{folder}' was started; {REMEDY}")
     (folder / DONE).unlink(missing_ok=True)
-    _write_json(file, manifest)
+    write_json(file, FORMAT | {"model": model_sum, "settings": settings, "parts": part_fields})
 
 
 def write_done(folder: Path, written: Sequence[Written]) -> None:
     """Write the totals to the file that marks a complete run."""
     totals = {"parts": len(written), "rows": sum(w.rows for w in written), "errors": sum(w.bad for w in written)}
-    _write_json(folder / DONE, totals)
-
-
-def _check_same_run(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Raise unless model, settings and earlier parts are the same; new input files are accepted."""
-    if (old.get("format"), old.get("version")) != (PREDICTIONS_FORMAT, PREDICTIONS_VERSION):
-        raise ConfigError(f"'{folder}' was written by another version of this program; {_REMEDY}")
-    if old["model"] != new["model"]:
-        raise ConfigError(f"'{folder}' has predictions of another model; {_REMEDY}")
-    if old["settings"] != new["settings"]:
-        raise ConfigError(
-            f"'{folder}' was started with the settings {old['settings']}, now they are {new['settings']}; {_REMEDY}"
-        )
-    for name, part in old["parts"].items():
-        if name not in new["parts"]:
-            raise ConfigError(f"'{folder}' was started with '{part['source']}', which is not in the input; {_REMEDY}")
-        if part != new["parts"][name]:
-            raise ConfigError(f"'{part['source']}' has changed since '{folder}' was started; {_REMEDY}")
-
-
-def _remove_drafts(folder: Path) -> None:
-    for draft in folder.rglob(f"*{DRAFT_SUFFIX}"):
-        if _IS_DRAFT.fullmatch(draft.name):
-            draft.unlink(missing_ok=True)
-
-
-def _write_json(file: Path, content: dict[str, Any]) -> None:
-    try:
-        write_json(file, content)
-    except DataError as error:
-        raise ConfigError(f"{error}; finished parts are kept: run it again to continue") from None
+    write_json(folder / DONE, totals)

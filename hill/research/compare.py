@@ -1,23 +1,87 @@
-"""Significance tests between two runs on the same documents: paired bootstrap and approximate randomisation."""
+"""Saved predictions of runs, and significance tests between two runs: paired bootstrap and approximate randomisation.
 
-from collections.abc import Iterator
+No torch is needed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import csr_array, hstack, vstack
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+from scipy.sparse import csr_array, hstack
 
-from hill.errors import DataError
+from hill.errors import CheckpointError, DataError
 from hill.metrics.flat import ratio
-from hill.research.predictions import DECODINGS, Predictions
 from hill.settings import check_one_of, within
-from hill.taxonomy.propagate import Edges
+from hill.taxonomy import Label, Taxonomy
 from hill.types import FloatArray
 
-MEASURES = ("micro_f1", "macro_f1", "hierarchical_f1")
-CLOSURE_BLOCK = 2**22
+PREDICTIONS_FILE = "predictions.safetensors"
+DECODINGS = ("raw", "tuned")
+METRICS = ("micro_f1", "macro_f1", "hierarchical_f1")
+MAX_RESAMPLES = 10_000_000
+DRAW_BLOCK = 2**22
+"""Largest number of documents times resamples that is drawn at once."""
+EQUAL = 1e-12
+"""Differences up to this size come from rounding."""
+
+
+# Predictions
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """The ids of documents, their gold labels and the labels predicted with each decoding: (documents, L) each."""
+
+    taxonomy: Taxonomy
+    ids: list[str]
+    gold: csr_array[Any]
+    predicted: Mapping[str, csr_array[Any]]
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Everything as named arrays, in the form of the file."""
+        labels = [[label.id, label.name, list(label.parents)] for label in self.taxonomy]
+        texts = {
+            name: json.dumps(value, ensure_ascii=False) for name, value in (("taxonomy", labels), ("ids", self.ids))
+        }
+        arrays: dict[str, npt.NDArray[Any]] = {
+            name: np.frombuffer(text.encode(), dtype=np.uint8).copy() for name, text in texts.items()
+        }
+        for name, table in {"gold": self.gold, **self.predicted}.items():
+            arrays[f"{name}.rows"] = table.indices.astype(np.int32)
+            arrays[f"{name}.counts"] = np.diff(table.indptr).astype(np.int32)
+        return arrays
+
+    @classmethod
+    def read(cls, path: Path) -> Predictions:
+        """Read the predictions of a run from its folder or from the file itself."""
+        file = path / PREDICTIONS_FILE if path.is_dir() else path
+        try:
+            arrays = load_file(file)
+            entries = json.loads(arrays["taxonomy"].tobytes())
+            labels = [Label(label, name, tuple(parents)) for label, name, parents in entries]
+            ids = json.loads(arrays["ids"].tobytes())
+            tables: dict[str, csr_array[Any]] = {}
+            for name in ("gold", *DECODINGS):
+                rows, starts = arrays[f"{name}.rows"], np.append(0, np.cumsum(arrays[f"{name}.counts"]))
+                tables[name] = csr_array((np.ones(len(rows), dtype=bool), rows, starts), shape=(len(ids), len(labels)))
+        except FileNotFoundError:
+            raise CheckpointError(
+                f"'{path}' has no predictions; expected the folder of a run of `hill research`, such as runs/hill-1"
+            ) from None
+        except (OSError, SafetensorError, KeyError, ValueError) as error:
+            raise CheckpointError(f"'{file}' cannot be read: {error}; run the experiment again") from None
+        return cls(Taxonomy(labels), ids, tables.pop("gold"), tables)
+
+
+# Tests
 
 
 class Pair:
@@ -30,11 +94,14 @@ class Pair:
     def __init__(self, a: Predictions, b: Predictions, decoding: str) -> None:
         check_one_of(decoding, DECODINGS, "decoding")
         _check_same(a, b)
-        edges = Edges(a.taxonomy)
         self.labels = len(a.taxonomy)
-        closed = _close(a.gold, edges)
-        self.gold = _columns([a.gold, _totals(closed)])
-        self.counts = [_counts(run.predicted[decoding], a.gold, closed, edges) for run in (a, b)]
+        all_gold = a.taxonomy.closures(a.gold)  # with ancestors
+        self.gold = _columns([a.gold], [all_gold])
+        self.counts = []
+        for predicted in (a.predicted[decoding], b.predicted[decoding]):
+            all_predicted = a.taxonomy.closures(predicted)
+            hits, all_hits = predicted.multiply(a.gold), all_predicted.multiply(all_gold)
+            self.counts.append(_columns([hits, predicted], [all_hits, all_predicted]))
 
     def __len__(self) -> int:
         return int(self.gold.shape[0])
@@ -42,9 +109,8 @@ class Pair:
     def scores(self, counts: npt.NDArray[Any], gold: npt.NDArray[Any]) -> FloatArray:
         """The metrics (3, n) for summed counts of a run (2 L + 2, n) and of the gold labels (L + 1, n)."""
         hits, predicted = counts[: self.labels], counts[self.labels : -2]
-        own = gold[:-1]
-        micro = ratio(2 * hits.sum(axis=0), predicted.sum(axis=0) + own.sum(axis=0))
-        macro = ratio(2 * hits, predicted + own).mean(axis=0)
+        micro = ratio(2 * hits.sum(axis=0), predicted.sum(axis=0) + gold[:-1].sum(axis=0))
+        macro = ratio(2 * hits, predicted + gold[:-1]).mean(axis=0)
         return np.stack([micro, macro, ratio(2 * counts[-2], counts[-1] + gold[-1])])
 
     def weighted(self, weights: npt.NDArray[np.int64]) -> FloatArray:
@@ -56,64 +122,35 @@ class Pair:
     def swapped(self, swaps: npt.NDArray[np.int64]) -> FloatArray:
         """B - A of the metrics (3, n) if the runs are swapped in some documents (documents, n)."""
         change = (self.counts[1] - self.counts[0]).T @ swaps
-        gold, (a, b) = self.gold.sum(axis=0)[:, None], (counts.sum(axis=0)[:, None] for counts in self.counts)
+        gold, a, b = (counts.sum(axis=0)[:, None] for counts in (self.gold, *self.counts))
         return self.scores(b - change, gold) - self.scores(a + change, gold)
 
     def observed(self) -> FloatArray:
         """The metrics of both runs: (2, 3)."""
-        gold = self.gold.sum(axis=0)[:, None]
-        return np.stack([self.scores(counts.sum(axis=0)[:, None], gold)[:, 0] for counts in self.counts])
+        gold, a, b = (counts.sum(axis=0)[:, None] for counts in (self.gold, *self.counts))
+        return np.stack([self.scores(counts, gold)[:, 0] for counts in (a, b)])
+
+
+def _columns(tables: list[csr_array[Any]], summed: list[csr_array[Any]]) -> csr_array[Any]:
+    """The columns of the tables, then one column per summed table with its number of labels per document."""
+    totals = [csr_array(table.sum(axis=1, dtype=np.int64)[:, None]) for table in summed]
+    return csr_array(hstack([table.astype(np.int64) for table in tables] + totals))
 
 
 def _check_same(a: Predictions, b: Predictions) -> None:
     if a.taxonomy.ids != b.taxonomy.ids or not np.array_equal(a.taxonomy.edge_array, b.taxonomy.edge_array):
         raise DataError("the two runs have different taxonomies; compare runs on the same data")
     if a.ids != b.ids:
-        place = next((i for i, ids in enumerate(zip(a.ids, b.ids, strict=False)) if ids[0] != ids[1]), None)
-        what = (
-            f"{len(a.ids)} and {len(b.ids)}"
-            if place is None
-            else f"number {place} is '{a.ids[place]}' or '{b.ids[place]}'"
-        )
+        what = f"{len(a.ids)} and {len(b.ids)}"
+        for number, (first, second) in enumerate(zip(a.ids, b.ids, strict=False)):
+            if first != second:
+                what = f"number {number} is '{first}' or '{second}'"
+                break
         raise DataError(f"the two runs have different test documents ({what}); compare runs on the same data")
-    if not all(np.array_equal(x, y) for x, y in zip(_shape(a.gold), _shape(b.gold), strict=True)):
+    if not a.gold.nnz == b.gold.nnz == a.gold.multiply(b.gold).nnz:
         raise DataError("the two runs have different gold labels for the same documents; compare runs on the same data")
     if not a.ids:
         raise DataError("the two runs have no test documents")
-
-
-def _shape(table: csr_array[Any]) -> tuple[Any, Any]:
-    """The labels of each document, independent of data types."""
-    ordered = table.sorted_indices()
-    return ordered.indptr, ordered.indices
-
-
-def _counts(chosen: csr_array[Any], gold: csr_array[Any], closed_gold: csr_array[Any], edges: Edges) -> csr_array[Any]:
-    closed = _close(chosen, edges)
-    return _columns([chosen.multiply(gold), chosen, _totals(closed.multiply(closed_gold)), _totals(closed)])
-
-
-def _columns(parts: list[csr_array[Any]]) -> csr_array[Any]:
-    return csr_array(hstack([part.astype(np.int64) for part in parts]))
-
-
-def _totals(table: csr_array[Any]) -> csr_array[Any]:
-    """The number of labels per document: (documents, 1)."""
-    return csr_array(table.sum(axis=1, dtype=np.int64)[:, None])
-
-
-def _close(table: csr_array[Any], edges: Edges) -> csr_array[Any]:
-    """Label sets with all ancestors, computed in blocks of documents."""
-    size = max(1, CLOSURE_BLOCK // max(table.shape[1], 1))
-    parts = [table[start : start + size].toarray() for start in range(0, table.shape[0], size)]
-    return csr_array(vstack([csr_array(edges.close(np.ascontiguousarray(part.T)).T) for part in parts]))
-
-
-DRAW_BLOCK = 2**22
-"""Largest number of documents times resamples that is drawn at once."""
-MAX_RESAMPLES = 10_000_000
-EQUAL = 1e-12
-"""Differences up to this size come from rounding."""
 
 
 @dataclass(frozen=True)
@@ -148,13 +185,21 @@ def compare(
     pair = Pair(a, b, decoding)
     scores = pair.observed()
     observed = scores[1] - scores[0]
-    drawn = np.concatenate([pair.weighted(weights) for weights in _draws(pair, resamples, seed)], axis=1)
-    random = np.concatenate([pair.swapped(swaps) for swaps in _swaps(pair, resamples, seed)], axis=1)
-    low, high = np.quantile(drawn, [0.025, 0.975], axis=1)
-    p_bootstrap = _share(np.abs(drawn - observed[:, None]), observed)
-    p_random = _share(np.abs(random), observed)
-    columns = (*scores, observed, low, high, p_bootstrap, p_random)
-    return [MetricDifference(name, *(float(column[i]) for column in columns)) for i, name in enumerate(MEASURES)]
+    draws, swaps = np.random.default_rng([seed, 0]), np.random.default_rng([seed, 1])
+    bootstrap, randomisation = [], []
+    n, block = len(pair), max(1, DRAW_BLOCK // len(pair))
+    for start in range(0, resamples, block):
+        size = min(block, resamples - start)
+        # Counting (resample, document) pairs gives the multiplicity of each document in each resample.
+        pairs = draws.integers(0, n, size=(size, n)) + n * np.arange(size)[:, None]
+        weights = np.bincount(pairs.ravel(), minlength=size * n).reshape(size, n)
+        bootstrap.append(pair.weighted(np.ascontiguousarray(weights.T)))
+        randomisation.append(pair.swapped(np.ascontiguousarray(swaps.integers(0, 2, size=(size, n)).T)))
+    resampled, swapped = np.concatenate(bootstrap, axis=1), np.concatenate(randomisation, axis=1)
+    low, high = np.quantile(resampled, [0.025, 0.975], axis=1)
+    p_values = _p_values(resampled - observed[:, None], observed), _p_values(swapped, observed)
+    columns = (*scores, observed, low, high, *p_values)
+    return [MetricDifference(name, *(float(column[i]) for column in columns)) for i, name in enumerate(METRICS)]
 
 
 def compare_runs(a: Path, b: Path, decoding: str, resamples: int, seed: int) -> list[MetricDifference]:
@@ -162,30 +207,8 @@ def compare_runs(a: Path, b: Path, decoding: str, resamples: int, seed: int) -> 
     return compare(Predictions.read(a), Predictions.read(b), decoding, resamples, seed)
 
 
-def _share(distances: FloatArray, observed: FloatArray) -> FloatArray:
-    """The share of distances that reach the observed difference. The observation counts as one draw: p is never 0."""
-    reached = distances >= np.abs(observed)[:, None] - EQUAL
-    share: FloatArray = (1 + reached.sum(axis=1)) / (1 + distances.shape[1])
+def _p_values(differences: FloatArray, observed: FloatArray) -> FloatArray:
+    """The share of differences that are at least as large. The observation counts as one draw: p is never 0."""
+    reached = np.abs(differences) >= np.abs(observed)[:, None] - EQUAL
+    share: FloatArray = (1 + reached.sum(axis=1)) / (1 + differences.shape[1])
     return share
-
-
-def _draws(pair: Pair, resamples: int, seed: int) -> Iterator[npt.NDArray[np.int64]]:
-    """Multiplicities of documents in bootstrap resamples, in blocks of shape (documents, n)."""
-    random, documents = np.random.default_rng([seed, 0]), len(pair)
-    for size in _sizes(documents, resamples):
-        places = random.integers(0, documents, size=(size, documents)) + documents * np.arange(size)[:, None]
-        weights = np.bincount(places.ravel(), minlength=size * documents)
-        yield np.ascontiguousarray(weights.reshape(size, documents).T)
-
-
-def _swaps(pair: Pair, resamples: int, seed: int) -> Iterator[npt.NDArray[np.int64]]:
-    """Random swaps of the runs per document, in blocks of shape (documents, n)."""
-    random, documents = np.random.default_rng([seed, 1]), len(pair)
-    for size in _sizes(documents, resamples):
-        yield np.ascontiguousarray(random.integers(0, 2, size=(size, documents)).T)
-
-
-def _sizes(documents: int, resamples: int) -> Iterator[int]:
-    size = max(1, DRAW_BLOCK // max(documents, 1))
-    for start in range(0, resamples, size):
-        yield min(size, resamples - start)

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from hill.classifier import GROUPS, DataConfig
 from hill.decode import DecodeConfig
@@ -140,7 +139,9 @@ def table_rows(
     check_one_of(table, TABLES, "experiment")
     given = read_settings(None, assignments, GROUPS)
     models = {name: _row_settings(name, folder)[0] for name in TABLES[table]}
-    _check_known(given["model"], models.values())
+    known = {name for model in models.values() for name in _fields(MODELS[model].Config)}
+    for key in given["model"]:
+        check_one_of(key, sorted(known), "setting of model")
     hill = _complete("hill", folder, encoder, given)
     rows = []
     for name, title in TABLES[table].items():
@@ -151,26 +152,23 @@ def table_rows(
 
 
 def share_trees(rows: list[ExperimentRow], taxonomy: Taxonomy) -> list[ExperimentRow]:
-    """Let rows whose builder gives the same tree as HILL's share the runs of HILL."""
-    own = next((row for row in rows if row.run == "hill"), None)
-    if own is None or own.settings["model"]["structure"] != "tree":
+    """Let rows that differ from HILL only in the builder, and whose builder gives the same tree, share its runs."""
+    hill = next((row for row in rows if row.run == "hill"), None)
+    if hill is None or hill.settings["model"]["structure"] != "tree":
         return rows
-    return [_shared_run(row, own) if _is_same_but_for_builder(row, own, taxonomy) else row for row in rows]
-
-
-def _shared_run(row: ExperimentRow, own: ExperimentRow) -> ExperimentRow:
-    return dataclasses.replace(row, title=f"{row.title} = {own.title}", settings=own.settings, run=own.run)
-
-
-def _is_same_but_for_builder(row: ExperimentRow, own: ExperimentRow, taxonomy: Taxonomy) -> bool:
-    """Whether a row differs from HILL only in the builder, and the builder gives the same tree."""
-    if row.model != own.model or row.run == own.run:
-        return False
-    model, wanted = row.settings["model"], own.settings["model"]
-    if row.settings | {"model": model | {"method": wanted["method"]}} != own.settings:
-        return False
-    trees = [build_tree(taxonomy, each["height"], each["method"]).tree for each in (model, wanted)]
-    return trees[0] == trees[1]
+    hill_model, shared = hill.settings["model"], []
+    for row in rows:
+        model = row.settings["model"]
+        with_builder = row.settings | {"model": model | {"method": hill_model["method"]}}
+        if row.model == hill.model and row.run != hill.run and with_builder == hill.settings:
+            tree, hill_tree = (
+                build_tree(taxonomy, each["height"], each["method"]).tree for each in (model, hill_model)
+            )
+            if tree == hill_tree:
+                title = f"{row.title} = {hill.title}"
+                row = dataclasses.replace(row, title=title, settings=hill.settings, run=hill.run)
+        shared.append(row)
+    return shared
 
 
 def reference_row(table: str, rows: Iterable[ExperimentRow]) -> str | None:
@@ -187,34 +185,22 @@ def _row_settings(name: str, folder: Path | None) -> tuple[str, Groups]:
         return settings["model"].pop("name", difference.model), settings
     base_model, base = _row_settings(difference.base, folder) if difference.base else (difference.model, {})
     settings = deepcopy(base)
-    settings["model"] = _shared(base_model, difference.model, base.get("model", {}))
+    if base_model != difference.model:
+        # Settings mean the same to both models if they belong to the config class that both share.
+        wanted = MODELS[difference.model].Config
+        common = next(kind for kind in MODELS[base_model].Config.__mro__ if issubclass(wanted, kind))
+        shared = _fields(common) - {"text"}
+        settings["model"] = {key: value for key, value in base.get("model", {}).items() if key in shared}
     for group, values in difference.settings.items():
         settings.setdefault(group, {}).update(values)
-    return difference.model, settings
-
-
-def _shared(base: str, model: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings of one model that mean the same to another: those of the config class that both share."""
-    if base == model:
-        return dict(settings)
-    wanted = MODELS[model].Config
-    common = next(kind for kind in MODELS[base].Config.__mro__ if issubclass(wanted, kind))
-    names = _fields(common).keys() - {"text"}
-    return {key: value for key, value in settings.items() if key in names}
-
-
-def _check_known(given: dict[str, Any], models: Iterable[str]) -> None:
-    """Raise if no model of a table has a setting that was given for all rows."""
-    known = {name for model in models for name in _fields(MODELS[model].Config)}
-    for key in given:
-        check_one_of(key, sorted(known), "setting of model")
+    return difference.model, {"model": {}, **settings}
 
 
 def _complete(name: str, folder: Path | None, encoder: str | None, given: Groups) -> Groups:
     """All settings of a row, checked.
 
     Settings given for all rows do not override what makes a row differ from its base, and a model ignores those that it
-    does not have.
+    does not have. The second decoding of a row gives consistent label sets with a threshold tuned on dev.
     """
     model, settings = _row_settings(name, folder)
     kind = MODELS[model].Config
@@ -222,18 +208,17 @@ def _complete(name: str, folder: Path | None, encoder: str | None, given: Groups
     merged["model"] |= DIFFERENCES[name].settings.get("model", {})
     if encoder is not None and merged["model"].get("text", kind.text) == "transformer":
         merged["model"]["encoder"] = encoder
-    merged["model"] = {key: value for key, value in merged["model"].items() if key in _fields(kind) | settings["model"]}
-    merged["decode"] = _decoding(merged["decode"])
+    known = _fields(kind) | settings["model"].keys()
+    merged["model"] = {key: value for key, value in merged["model"].items() if key in known}
+    decode = {"strategy": "closure", "tune": "global", "calibrate": "off", **merged["decode"]}
+    if decode["strategy"] == "raw":
+        decode["strategy"] = "closure"
+    if decode["tune"] == "off":
+        decode["tune"] = "global"
+    merged["decode"] = decode
     kinds: tuple[type, ...] = (kind, TrainConfig, DataConfig, DecodeConfig)
     return {group: to_dict(make(kind, merged[group], group)) for group, kind in zip(GROUPS, kinds, strict=True)}
 
 
-def _fields(kind: type) -> dict[str, None]:
-    return dict.fromkeys(field.name for field in dataclasses.fields(kind))
-
-
-def _decoding(settings: dict[str, Any]) -> dict[str, Any]:
-    """The second decoding of a row: consistent label sets, threshold tuned on dev, no calibration."""
-    given = {"strategy": "closure", "tune": "global", "calibrate": "off", **settings}
-    better = {"strategy": "closure"} if given["strategy"] == "raw" else {}
-    return {**given, **better, **({"tune": "global"} if given["tune"] == "off" else {})}
+def _fields(kind: type) -> set[str]:
+    return {field.name for field in dataclasses.fields(kind)}

@@ -6,7 +6,7 @@ import hashlib
 import json
 import subprocess
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from rich.console import Console
+from scipy.sparse import csr_array, vstack
 
 from hill.card import package_versions
 from hill.classifier import HillClassifier
@@ -28,7 +29,7 @@ from hill.io import is_training, read_json, save_folder, write_json
 from hill.metrics import Scorer
 from hill.models import MODELS
 from hill.models.saved import write_tensors
-from hill.research.predictions import PREDICTIONS_FILE, CollectedLabels, Predictions
+from hill.research.compare import DECODINGS, METRICS, PREDICTIONS_FILE, Predictions
 from hill.research.rows import ExperimentRow
 from hill.settings import Groups, check_one_of
 from hill.sparse import to_dense
@@ -38,8 +39,18 @@ from hill.train.checkpoint import remove_training
 from hill.train.config import LARGEST_SEED
 from hill.train.progress import training_progress
 from hill.train.trainer import TrainingEvent
+from hill.types import IntArray
 
 CHECKOUT = Path(__file__).parents[2]
+RECORD = "run.json"
+LOG = "log.jsonl"
+CLOCK = "clock.jsonl"
+MAX_SEEDS = 1_000
+
+HalfArray = npt.NDArray[np.float16]
+
+
+# What is recorded with a run
 
 
 @dataclass(frozen=True)
@@ -71,7 +82,13 @@ class DatasetInfo:
 
 def read_source(data: Path, taxonomy: Path | None) -> DatasetInfo:
     """Read a data folder with its taxonomy: the given file, or the file taxonomy.* of the folder."""
-    labels = read_taxonomy(taxonomy or _find_taxonomy(data))
+    if taxonomy is None:
+        files = sorted(data.glob("taxonomy.*")) if data.is_dir() else []
+        if len(files) != 1:
+            names = ", ".join(f"'{file.name}'" for file in files) or "none"
+            raise DataError(f"expected one file called taxonomy in '{data}', found {names}; name it with --taxonomy")
+        taxonomy = files[0]
+    labels = read_taxonomy(taxonomy)
     documents = read_data(data, labels)
     for split in ("train", "test"):
         if not documents.get(split):
@@ -79,14 +96,6 @@ def read_source(data: Path, taxonomy: Path | None) -> DatasetInfo:
                 f"'{data}' has no {split} documents; an experiment needs train and test, and dev if possible"
             )
     return DatasetInfo(data.resolve().name, labels, documents)
-
-
-def _find_taxonomy(data: Path) -> Path:
-    found = sorted(data.glob("taxonomy.*")) if data.is_dir() else []
-    if len(found) != 1:
-        names = ", ".join(f"'{file.name}'" for file in found) or "none"
-        raise DataError(f"expected one file called taxonomy in '{data}', found {names}; name it with --taxonomy")
-    return found[0]
 
 
 @cache
@@ -97,7 +106,7 @@ def versions() -> dict[str, Any]:
 
 
 def _commit() -> dict[str, Any]:
-    """The commit and if files differ from it; empty outside of a git checkout."""
+    """The commit, and whether files differ from it; empty outside of a git checkout."""
     if not (CHECKOUT / ".git").exists():
         return {}
     try:
@@ -135,31 +144,29 @@ class Clock:
                 self._seconds = time.perf_counter() - self._start if self._complete else None
             return place == steps
         if isinstance(event, Epoch):
-            self._write(event.epoch)
+            now = time.perf_counter()
+            line = {"epoch": event.epoch, "seconds": self._seconds, "wall": now - self._written}
+            with self._file.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+            self._written, self._seconds = now, None
         self._start, self._complete = time.perf_counter(), False
         return False
 
-    def _write(self, epoch: int) -> None:
-        now = time.perf_counter()
-        line = {"epoch": epoch, "seconds": self._seconds, "wall": now - self._written}
-        with self._file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-        self._written, self._seconds = now, None
-
     def to_dict(self) -> dict[str, float | list[float] | None]:
         """Seconds of each measured epoch, their mean, and all seconds including evaluation and preparation."""
-        written = self._file.read_text(encoding="utf-8").splitlines() if self._file.exists() else []
-        lines = [json.loads(line) for line in written]
+        lines = _read_jsonl(self._file)
         last = {line["epoch"]: line["seconds"] for line in lines}
         epochs = [round(seconds, 4) for seconds in last.values() if seconds is not None]
         mean = sum(epochs) / len(epochs) if epochs else None
         return {"epochs": epochs, "epoch": mean, "training": round(sum(line["wall"] for line in lines), 4)}
 
 
-HalfArray = npt.NDArray[np.float16]
-RECORD = "run.json"
-LOG = "log.jsonl"
-CLOCK = "clock.jsonl"
+def _read_jsonl(file: Path) -> list[dict[str, Any]]:
+    """The objects of a JSONL file; none if it does not exist."""
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+
+
+# One run
 
 
 @dataclass(frozen=True)
@@ -183,13 +190,15 @@ class Run:
     @property
     def config(self) -> dict[str, Any]:
         """Settings as they are recorded: paths are reduced to file names, which mean the same on any machine."""
-        model = {key: _name(value) for key, value in self.settings["model"].items()}
+        model = {
+            key: Path(value).name if isinstance(value, str) and Path(value).exists() else value
+            for key, value in self.settings["model"].items()
+        }
         return {**self.settings, "model": {"name": self.row.model, **model}}
 
     def record(self) -> dict[str, Any] | None:
         """The record of the run, or None if it is not finished."""
-        found: dict[str, Any] | None = read_json(self.folder / RECORD) if self.folder.is_dir() else None
-        return found
+        return dict(read_json(self.folder / RECORD)) if self.folder.is_dir() else None
 
 
 @dataclass(frozen=True)
@@ -201,21 +210,30 @@ class Extra:
     """One file NAME-SEED.npz per run with dev_scores, dev_labels, test_scores and test_labels, (documents, L) each."""
 
 
+NO_EXTRA = Extra()
+
+
 def execute_run(run: Run, source: DatasetInfo, extra: Extra) -> Iterator[TrainingEvent]:
     """Train, or resume training, evaluate on dev and test, and save the record and the predictions."""
     classifier = HillClassifier(source.taxonomy, run.row.model, run.settings)
-    splits = _splits(classifier, source.documents)
+    splits = dict(source.documents)
+    if "dev" not in splits:
+        seed = classifier.train_config.seed
+        splits["train"], splits["dev"] = splits["train"].split(classifier.data_config.dev_share, seed)
     clock = Clock(run.scratch / CLOCK, classifier.train_config.epochs)
     peak = yield from _train(classifier, splits, run.scratch, clock)
     scores = {split: np.zeros(splits[split].labels.shape, dtype=np.float16) for split in ("dev", "test")}
     dev, _ = measure(classifier, splits["dev"], splits["train"], scores["dev"])
     start = time.perf_counter()
     test, predictions = measure(classifier, splits["test"], splits["train"], scores["test"])
+    seconds = {**clock.to_dict(), "test": round(time.perf_counter() - start, 4)}
+    # If an epoch was repeated after a stop, its last line counts.
+    epochs = {line["epoch"]: line["dev"] for line in _read_jsonl(run.scratch / LOG) if "dev" in line}
     record = {
         "row": run.row.run,
         "config": run.config,
         "seed": run.seed,
-        "seconds": {**clock.to_dict(), "test": round(time.perf_counter() - start, 4)},
+        "seconds": seconds,
         "data": source.to_dict(),
         "versions": versions(),
         "parameters": count_parameters(classifier.stored.model),
@@ -223,26 +241,26 @@ def execute_run(run: Run, source: DatasetInfo, extra: Extra) -> Iterator[Trainin
         "threshold": classifier.decode_config.threshold,
         "dev": dev,
         "test": test,
-        "dev_curve": _curve(run.scratch / LOG),
+        "dev_curve": [
+            {"epoch": epoch, **{name: metrics[name] for name in METRICS}} for epoch, metrics in sorted(epochs.items())
+        ],
     }
     if extra.models:
         classifier.save(extra.models / run.folder.name)
     if extra.scores:
-        _write_scores(extra.scores / f"{run.folder.name}.npz", scores, splits)
+        extra.scores.mkdir(parents=True, exist_ok=True)
+        arrays: dict[str, Any] = {f"{split}_scores": values for split, values in scores.items()}
+        arrays |= {f"{split}_labels": splits[split].labels.toarray() for split in scores}
+        np.savez_compressed(extra.scores / f"{run.folder.name}.npz", **arrays)
     tensors = {name: torch.from_numpy(array) for name, array in predictions.arrays().items()}
     with save_folder(run.folder) as draft:
         write_tensors(draft / PREDICTIONS_FILE, tensors)
         write_json(draft / RECORD, record)
-    _remove_scratch(run.scratch)
-
-
-def _remove_scratch(folder: Path) -> None:
-    """Remove the files of the unfinished run, and its folder if nothing else is in it."""
-    remove_training(folder)
+    remove_training(run.scratch)
     for name in (LOG, CLOCK):
-        (folder / name).unlink(missing_ok=True)
-    with suppress(OSError):
-        folder.rmdir()
+        (run.scratch / name).unlink(missing_ok=True)
+    with suppress(OSError):  # it has files of somebody else
+        run.scratch.rmdir()
 
 
 def _train(
@@ -251,71 +269,14 @@ def _train(
     """Train; returns the peak GPU memory of the training steps, or None on a CPU."""
     _reset_peak()
     peaks: list[int | None] = []
-    for event in classifier.training(
-        {"train": splits["train"], "dev": splits["dev"]}, scratch, resume=is_training(scratch)
-    ):
+    data = {split: splits[split] for split in ("train", "dev")}
+    for event in classifier.training(data, scratch, resume=is_training(scratch)):
         if clock.update(event):
             peaks.append(_peak())
         elif isinstance(event, Epoch):
             _reset_peak()  # scoring dev does not count
         yield event
     return max((peak for peak in peaks if peak is not None), default=None)
-
-
-def measure(
-    classifier: HillClassifier, documents: Documents, train: Documents, all_scores: HalfArray
-) -> tuple[dict[str, Any], Predictions]:
-    """All metrics with both decodings: `raw` (threshold 0.5 as in the paper) and `tuned`.
-
-    The scores are written to `all_scores` (documents, L).
-    """
-    taxonomy, counts = classifier.taxonomy, train.labels.sum(axis=0)
-    decoder = classifier.decoder()
-    scorers = {name: Scorer(taxonomy, counts) for name in ("raw", "tuned")}
-    collected = {name: CollectedLabels(len(documents), len(taxonomy)) for name in scorers}
-    for rows, scores in classifier.scores(documents.texts):
-        all_scores[rows] = to_dense(scores)
-        gold = documents.labels[rows]
-        for name, predicted in (("raw", scores > 0.5), ("tuned", decoder.decode(scores))):
-            scorers[name].update(gold, predicted, scores)
-            collected[name].add(rows.tolist(), to_dense(predicted))
-    tables = {name: labels.table() for name, labels in collected.items()}
-    predictions = Predictions(taxonomy, documents.ids, documents.labels, tables)
-    return {name: scorer.result() for name, scorer in scorers.items()}, predictions
-
-
-def count_parameters(model: torch.nn.Module) -> dict[str, int]:
-    """The number of weights of the text encoder and of everything else, which is what the paper counts."""
-    sizes = {"text": 0, "rest": 0}
-    for name, weight in model.named_parameters():
-        sizes["text" if name.startswith("text.") else "rest"] += weight.numel()
-    return sizes
-
-
-def _splits(classifier: HillClassifier, documents: dict[str, Documents]) -> dict[str, Documents]:
-    if "dev" in documents:
-        return documents
-    train, dev = documents["train"].split(classifier.data_config.dev_share, classifier.train_config.seed)
-    return {**documents, "train": train, "dev": dev}
-
-
-def _write_scores(file: Path, scores: dict[str, HalfArray], splits: dict[str, Documents]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    arrays: dict[str, Any] = {f"{split}_scores": found for split, found in scores.items()}
-    arrays |= {f"{split}_labels": splits[split].labels.toarray() for split in scores}
-    np.savez_compressed(file, **arrays)
-
-
-def _curve(log: Path) -> list[dict[str, Any]]:
-    """The metrics on dev at 0.5 after each epoch. If an epoch was repeated after a stop, the last one counts."""
-    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.exists() else []
-    epochs = {line["epoch"]: line["dev"] for line in lines if "dev" in line}
-    names = ("micro_f1", "macro_f1", "hierarchical_f1")
-    return [{"epoch": epoch, **{name: dev[name] for name in names}} for epoch, dev in sorted(epochs.items())]
-
-
-def _name(value: Any) -> Any:
-    return Path(value).name if isinstance(value, str) and Path(value).exists() else value
 
 
 def _reset_peak() -> None:
@@ -328,48 +289,39 @@ def _peak() -> int | None:
     return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
 
 
-class FinishedRun(NamedTuple):
-    """A run that ended, the error message if it failed, and its duration."""
+def measure(
+    classifier: HillClassifier, documents: Documents, train: Documents, all_scores: HalfArray
+) -> tuple[dict[str, Any], Predictions]:
+    """All metrics with both decodings: `raw` (threshold 0.5 as in the paper) and `tuned`.
 
-    run: Run
-    problem: str
-    seconds: float
-
-
-class Worker:
-    """State of a process of the pool."""
-
-    source: DatasetInfo
-    extra: Extra
-
-
-def run_together(runs: list[Run], source: DatasetInfo, extra: Extra, workers: int) -> Iterator[FinishedRun]:
-    """Execute runs in parallel processes; yields each when it ends."""
-    pool = ProcessPoolExecutor(
-        workers, get_context("spawn"), initializer=_initialise, initargs=(source, extra, workers)
-    )
-    with pool:
-        for future in as_completed([pool.submit(_execute, run) for run in runs]):
-            yield future.result()
-
-
-def _initialise(source: DatasetInfo, extra: Extra, workers: int) -> None:
-    Worker.source, Worker.extra = source, extra
-    torch.set_num_threads(max(torch.get_num_threads() // workers, 1))
+    The scores are written to `all_scores` (documents, L).
+    """
+    taxonomy, counts, decoder = classifier.taxonomy, train.labels.sum(axis=0), classifier.decoder()
+    scorers = {name: Scorer(taxonomy, counts) for name in DECODINGS}
+    order: list[IntArray] = []
+    batches: dict[str, list[csr_array[Any]]] = {name: [] for name in DECODINGS}
+    for rows, scores in classifier.scores(documents.texts):
+        order.append(rows)
+        all_scores[rows] = to_dense(scores)
+        gold = documents.labels[rows]
+        for name, predicted in (("raw", scores > 0.5), ("tuned", decoder.decode(scores))):
+            scorers[name].update(gold, predicted, scores)
+            batches[name].append(csr_array(to_dense(predicted)))
+    positions = np.argsort(np.concatenate(order))
+    tables = {name: csr_array(vstack(parts, format="csr")[positions]) for name, parts in batches.items()}
+    predictions = Predictions(taxonomy, documents.ids, documents.labels, tables)
+    return {name: scorer.result() for name, scorer in scorers.items()}, predictions
 
 
-def _execute(run: Run) -> FinishedRun:
-    start, problem = time.perf_counter(), ""
-    try:
-        for _ in execute_run(run, Worker.source, Worker.extra):
-            pass
-    except (HillError, torch.OutOfMemoryError) as error:
-        problem = str(error).split("\n")[0]
-    return FinishedRun(run, problem, time.perf_counter() - start)
+def count_parameters(model: torch.nn.Module) -> dict[str, int]:
+    """The number of weights of the text encoder and of everything else, which is what the paper counts."""
+    sizes = {"text": 0, "rest": 0}
+    for name, weight in model.named_parameters():
+        sizes["text" if name.startswith("text.") else "rest"] += weight.numel()
+    return sizes
 
 
-NO_EXTRA = Extra()
-MAX_SEEDS = 1_000
+# The runs of a table
 
 
 @dataclass(frozen=True)
@@ -385,21 +337,21 @@ class RunPlan:
         return Run(row, seed, self.out / "runs" / f"{row.run}-{seed}")
 
     def runs(self, only: Iterable[str] = ()) -> list[Run]:
-        """All runs, seed by seed, so that a first table is complete early."""
-        wanted = list(only)
-        for name in wanted:
+        """All runs, seed by seed, so that a first table is complete early; `only` names the rows, if not all."""
+        names = list(only)
+        for name in names:
             check_one_of(name, [row.name for row in self.rows], "row")
-        chosen = [row for row in self.rows if row.name in wanted or not wanted]
-        found = {run.folder: run for seed in self.seeds for run in (self.run(row, seed) for row in chosen)}
-        return list(found.values())
+        rows = [row for row in self.rows if row.name in names or not names]
+        by_folder = {run.folder: run for seed in self.seeds for run in (self.run(row, seed) for row in rows)}
+        return list(by_folder.values())
 
     def records(self, source: DatasetInfo) -> dict[str, dict[int, dict[str, Any]]]:
         """The records of finished runs per row and seed; a run with other settings or data is an error."""
-        found: dict[str, dict[int, dict[str, Any]]] = {}
+        records: dict[str, dict[int, dict[str, Any]]] = {}
         for row in self.rows:
             runs = {seed: self.run(row, seed) for seed in self.seeds}
-            found[row.name] = {seed: record for seed, run in runs.items() if (record := finished_record(run, source))}
-        return found
+            records[row.name] = {seed: record for seed, run in runs.items() if (record := finished_record(run, source))}
+        return records
 
 
 def read_seeds(text: str) -> list[int]:
@@ -431,13 +383,21 @@ def finished_record(run: Run, source: DatasetInfo) -> dict[str, Any] | None:
         if group == "train" and MODELS[run.row.model].closed:
             continue  # a model that is fitted in closed form ignores them
         for key, value in values.items():
-            found = record["config"].get(group, {}).get(key, value)
-            if found != value:
+            recorded = record["config"].get(group, {}).get(key, value)
+            if recorded != value:
                 raise CheckpointError(
-                    f"'{run.folder}' was made with {group}.{key} = {found!r}, not {value!r}; "
+                    f"'{run.folder}' was made with {group}.{key} = {recorded!r}, not {value!r}; "
                     "choose another --out, or remove it"
                 )
     return record
+
+
+class FinishedRun(NamedTuple):
+    """A run that ended, the error message if it failed, and its duration."""
+
+    run: Run
+    problem: str
+    seconds: float
 
 
 def run_missing(
@@ -449,42 +409,52 @@ def run_missing(
     """
     runs = plan.runs(only)
     missing = [run for run in runs if not finished_record(run, source)]
-    console = Console(stderr=True)
-    console.print(f"runs: {len(runs)}; done: {len(runs) - len(missing)}", highlight=False)
-    together = workers > 1 and len(missing) > 1
-    ended = run_together(missing, source, extra, workers) if together else _run_each(missing, source, extra, console)
-    for number, (run, problem, seconds) in enumerate(ended, 1):
-        outcome = f"failed: {problem}" if problem else _outcome(run)
-        line = f"[{number}/{len(missing)}] {run.folder.name}: {outcome} ({seconds:,.0f} s)"
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-        yield FinishedRun(run, problem, seconds)
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(f"runs: {len(runs)}; done: {len(runs) - len(missing)}")
+    in_parallel = workers > 1 and len(missing) > 1
+    ended = (
+        _run_parallel(missing, source, extra, workers) if in_parallel else _run_each(missing, source, extra, console)
+    )
+    for number, finished in enumerate(ended, 1):
+        run, outcome = finished.run, f"failed: {finished.problem}"
+        if not finished.problem:
+            test: Groups = (run.record() or {})["test"]
+            f1 = {name: (100 * test[name]["micro_f1"], 100 * test[name]["macro_f1"]) for name in DECODINGS}
+            outcome = "  ".join(f"{name} {micro:.2f} / {macro:.2f}" for name, (micro, macro) in f1.items())
+        line = f"[{number}/{len(missing)}] {run.folder.name}: {outcome} ({finished.seconds:,.0f} s)"
+        console.print(line, markup=False)
+        yield finished
+
+
+def _run_parallel(runs: list[Run], source: DatasetInfo, extra: Extra, workers: int) -> Iterator[FinishedRun]:
+    """Execute runs in parallel processes; yields each when it ends."""
+    threads = max(torch.get_num_threads() // workers, 1)
+    with ProcessPoolExecutor(workers, get_context("spawn"), torch.set_num_threads, (threads,)) as pool:
+        for future in as_completed([pool.submit(_execute, run, source, extra) for run in runs]):
+            yield future.result()
 
 
 def _run_each(runs: list[Run], source: DatasetInfo, extra: Extra, console: Console) -> Iterator[FinishedRun]:
     """Execute runs one by one, each with a progress bar."""
     for run in runs:
-        start, problem = time.perf_counter(), ""
         try:
-            _follow(run, source, extra)
-        except (HillError, torch.OutOfMemoryError) as error:
-            problem = str(error).split("\n")[0]
+            with training_progress(run.settings["train"]["metric"]) as bar:
+                finished = _execute(run, source, extra, bar.show)
         except KeyboardInterrupt:
-            console.print(
-                f"stopped in {run.folder.name}; run the same command again to continue", highlight=False, soft_wrap=True
-            )
+            console.print(f"stopped in {run.folder.name}; run the same command again to continue")
             raise
-        yield FinishedRun(run, problem, time.perf_counter() - start)
+        yield finished
 
 
-def _follow(run: Run, source: DatasetInfo, extra: Extra) -> None:
-    with training_progress(run.settings["train"]["metric"]) as bar:
+def _execute(
+    run: Run, source: DatasetInfo, extra: Extra, show: Callable[[TrainingEvent], None] = lambda event: None
+) -> FinishedRun:
+    """Execute a run; `show` is called with its events, except for the ends of epochs."""
+    start, problem = time.perf_counter(), ""
+    try:
         for event in execute_run(run, source, extra):
             if not isinstance(event, Epoch):
-                bar.show(event)
-
-
-def _outcome(run: Run) -> str:
-    test: Groups = (run.record() or {})["test"]
-    return "  ".join(
-        f"{name} {100 * test[name]['micro_f1']:.2f} / {100 * test[name]['macro_f1']:.2f}" for name in ("raw", "tuned")
-    )
+                show(event)
+    except (HillError, torch.OutOfMemoryError) as error:
+        problem = str(error).split("\n")[0]
+    return FinishedRun(run, problem, time.perf_counter() - start)

@@ -1,6 +1,8 @@
 """The tables and figures of an experiment: statistics over seeds, Markdown, HTML and plots."""
 
 import base64
+import csv
+import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,11 +16,14 @@ from scipy import stats
 from hill.errors import need
 from hill.html import render
 from hill.io import atomic_file, write_text
-from hill.research.rows import ExperimentRow, reference_row, rows_folder, share_trees, table_rows
+from hill.research.rows import PUBLISHED, ExperimentRow, reference_row, rows_folder, share_trees, table_rows
 from hill.research.runs import NO_EXTRA, Extra, RunPlan, read_seeds, read_source, run_missing
 from hill.types import FloatArray
 
+# Statistics
+
 LEVEL = 0.05
+"""Significance level of both tests."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +60,7 @@ def summarise(values: Mapping[int, float], reference: Mapping[int, float] | None
     own = np.array(list(values.values()), dtype=np.float64)
     if not reference:
         return Summary(tuple(own.tolist()))
-    common = [seed for seed in values if seed in reference]
-    differences = np.array([values[seed] - reference[seed] for seed in common])
+    differences = np.array([values[seed] - reference[seed] for seed in values if seed in reference])
     mean = float(np.mean(list(reference.values())))
     return Summary(tuple(own.tolist()), _p_value(own - mean), _p_value(differences))
 
@@ -72,70 +76,10 @@ def _p_value(values: FloatArray) -> float | None:
         return float(stats.ttest_1samp(values, 0.0).pvalue)
 
 
-Records = Mapping[str, Mapping[int, Mapping[str, Any]]]
-"""Records of runs by row and seed."""
+# Tables
 
-
-def summaries(
-    records: Records, read: Callable[[Any], float | None], reference: str | None, rows: Iterable[str]
-) -> dict[str, Summary | None]:
-    """Summarise a number of each run per row and test it against the reference row."""
-    found = {
-        row: {seed: value for seed, run in records[row].items() if (value := read(run)) is not None} for row in rows
-    }
-    against = found.get(reference) if reference else None
-    return {row: summarise(values, against) for row, values in found.items()}
-
-
-_WOS = {
-    "textrcnn": (83.55, 76.99),
-    "hiagm-rcnn": (85.82, 80.28),
-    "htcinfomax-rcnn": (85.58, 80.05),
-    "himatch-rcnn": (86.20, 80.53),
-    "flat": (85.63, 79.07),
-    "hiagm": (86.04, 80.19),
-    "htcinfomax": (86.30, 79.97),
-    "himatch": (86.70, 81.06),
-    "hgclr": (87.11, 81.20),
-    "hill": (87.28, 81.77),
-    "hill-gin": (86.67, 80.53),
-    "hill-gat": (86.58, 80.41),
-    "hill-gcn": (86.40, 80.47),
-    "hill-no-contrast": (86.96, 81.37),
-    "hill-height-1": (86.21, 79.88),
-}
-_RCV1 = {
-    "textrcnn": (81.57, 59.25),
-    "hiagm-rcnn": (83.96, 63.35),
-    "htcinfomax-rcnn": (83.51, 62.71),
-    "himatch-rcnn": (84.73, 64.11),
-    "flat": (85.65, 67.02),
-    "hiagm": (85.58, 67.93),
-    "htcinfomax": (85.53, 67.09),
-    "himatch": (86.33, 68.66),
-    "hgclr": (86.49, 68.31),
-    "hill": (87.31, 70.12),
-    "hill-gin": (86.48, 69.30),
-    "hill-gat": (86.51, 68.12),
-    "hill-gcn": (86.24, 68.71),
-    "hill-no-contrast": (86.51, 68.60),
-    "hill-height-1": (86.67, 67.92),
-}
-_NYT = {
-    "textrcnn": (70.83, 56.18),
-    "hiagm-rcnn": (74.97, 60.83),
-    "flat": (78.24, 65.62),
-    "hiagm": (78.64, 66.76),
-    "htcinfomax": (78.75, 67.31),
-    "hgclr": (78.86, 67.96),
-    "hill": (80.47, 69.96),
-    "hill-gin": (79.43, 68.53),
-    "hill-gat": (79.46, 69.11),
-    "hill-gcn": (79.42, 69.33),
-    "hill-no-contrast": (79.64, 68.90),
-    "hill-height-1": (79.63, 68.74),
-}
-PAPER: dict[str, dict[str, tuple[float, float]]] = {"wos": _WOS, "rcv1": _RCV1, "nyt": _NYT}
+Reader = Callable[[Any], float | None]
+"""Reads a number from the record of a run."""
 HEADLINES = {
     "micro_f1": "micro F1",
     "macro_f1": "macro F1",
@@ -151,6 +95,23 @@ DECODINGS = {
 NONE = "–"
 
 
+def memory(run: Any) -> float | None:
+    """The peak GPU memory of a run in MiB."""
+    return None if run["peak_memory"] is None else run["peak_memory"] / 2**20
+
+
+COST: dict[str, tuple[Reader, int]] = {
+    "training, s": (lambda run: run["seconds"]["training"], 1),
+    "epoch, s": (lambda run: run["seconds"]["epoch"], 2),
+    "epochs": (lambda run: len(run["dev_curve"]), 1),
+    "test, s": (lambda run: run["seconds"]["test"], 2),
+    "weights of text": (lambda run: run["parameters"]["text"], 0),
+    "other weights": (lambda run: run["parameters"]["rest"], 0),
+    "GPU memory, MiB": (memory, 0),
+}
+"""Columns of the section on cost: what they show, and with how many digits."""
+
+
 @dataclass(frozen=True)
 class Section:
     """A section of a page: title, note and a table."""
@@ -163,17 +124,22 @@ class Section:
 
 @dataclass(frozen=True)
 class Results:
-    """The runs of the rows of a table, and the row that the others are tested against."""
+    """The records of runs by row and seed, and the row that the others are tested against."""
 
     table: str
     data: str
     rows: Sequence[ExperimentRow]
-    records: Records
+    records: Mapping[str, Mapping[int, Mapping[str, Any]]]
     reference: str | None
 
-    def summaries(self, read: Callable[[Any], float | None]) -> dict[str, Summary | None]:
-        """Summarise a number of each run per row."""
-        return summaries(self.records, read, self.reference, [row.name for row in self.rows])
+    def summaries(self, read: Reader) -> dict[str, Summary | None]:
+        """Summarise a number of each run per row and test it against the reference row."""
+        values = {
+            row.name: {seed: value for seed, run in self.records[row.name].items() if (value := read(run)) is not None}
+            for row in self.rows
+        }
+        reference = values.get(self.reference) if self.reference else None
+        return {row: summarise(by_seed, reference) for row, by_seed in values.items()}
 
     def runs(self) -> list[Mapping[str, Any]]:
         """All finished runs."""
@@ -181,96 +147,68 @@ class Results:
 
     def sections(self) -> list[Section]:
         """All sections of the page."""
-        shown = [self._results(decoding) for decoding in DECODINGS]
-        whole = [self._every_metric(decoding) for decoding in DECODINGS]
+        main = [self._results(decoding) for decoding in DECODINGS]
+        every_metric = [self._every_metric(decoding) for decoding in DECODINGS]
         cost = self._cost()
-        return [cost, *shown, *whole] if self.table == "cost" else [*shown, cost, *whole]
+        return [cost, *main, *every_metric] if self.table == "cost" else [*main, cost, *every_metric]
 
     def _results(self, decoding: str) -> Section:
-        columns = [self.summaries(partial(metric, decoding, name)) for name in HEADLINES]
-        header = ["", "runs", *HEADLINES.values()]
-        published = PAPER.get(self.data, {}) if decoding == "raw" else {}
+        columns: dict[str, dict[str, str]] = {}
+        for name, title in HEADLINES.items():
+            summaries = self.summaries(partial(metric, decoding, name))
+            columns[title] = {row: percent(summary) for row, summary in summaries.items()}
         if decoding == "tuned":
-            header.append("threshold")
             thresholds = self.summaries(lambda run: run["threshold"])
-        elif published:
-            header += ["paper: micro", "paper: macro"]
+            columns["threshold"] = {row: plain(summary, 3) for row, summary in thresholds.items()}
+        elif scores := paper_scores(self.data):
+            for place, average in enumerate(("micro", "macro")):
+                columns[f"paper: {average}"] = {row: values[place] for row, values in scores.items()}
         lines = []
         for row in self.rows:
-            cells = [percent(column[row.name]) for column in columns]
-            line = [row.title, str(len(self.records[row.name])), *cells]
-            if decoding == "tuned":
-                line.append(plain(thresholds[row.name], 3))
-            elif published:
-                line += [f"{value:.2f}" for value in published[row.name]] if row.name in published else [NONE, NONE]
-            lines.append(line)
-        return Section(DECODINGS[decoding], "Test, in percent: mean ± standard deviation over seeds.", header, lines)
+            cells = [column.get(row.name, NONE) for column in columns.values()]
+            lines.append([row.title, str(len(self.records[row.name])), *cells])
+        note = "Test, in percent: mean ± standard deviation over seeds."
+        return Section(DECODINGS[decoding], note, ["", "runs", *columns], lines)
 
     def _cost(self) -> Section:
-        header = [
-            "",
-            "training, s",
-            "epoch, s",
-            "epochs",
-            "test, s",
-            "weights of text",
-            "other weights",
-            "GPU memory, MiB",
-        ]
-        reads: list[tuple[Callable[[Any], float | None], int]] = [
-            (lambda run: run["seconds"]["training"], 1),
-            (lambda run: run["seconds"]["epoch"], 2),
-            (lambda run: len(run["dev_curve"]), 1),
-            (lambda run: run["seconds"]["test"], 2),
-            (lambda run: run["parameters"]["text"], 0),
-            (lambda run: run["parameters"]["rest"], 0),
-            (memory, 0),
-        ]
-        columns = [(self.summaries(read), digits) for read, digits in reads]
+        columns = [(self.summaries(read), digits) for read, digits in COST.values()]
         lines = [[row.title, *(plain(column[row.name], digits) for column, digits in columns)] for row in self.rows]
         note = (
             "The time per epoch excludes evaluation; training includes everything. All weights count, trained or not."
         )
-        return Section("Cost", note, header, lines)
+        return Section("Cost", note, ["", *COST], lines)
 
     def _every_metric(self, decoding: str) -> Section:
-        names = metric_names(self.runs(), decoding)
+        names = []
+        for run in self.runs()[:1]:
+            test = run["test"][decoding]
+            names += [name for name, value in test.items() if isinstance(value, float)]
+            for level in test["levels"]:
+                metrics = [name for name, value in level.items() if isinstance(value, float)]
+                names += [f"level {level['level']} {name}" for name in metrics]
         lines = []
         for name in names:
-            found = self.summaries(partial(metric, decoding, name))
-            lines.append([name, *(percent(found[row.name]) for row in self.rows)])
+            summaries = self.summaries(partial(metric, decoding, name))
+            lines.append([name, *(percent(summaries[row.name]) for row in self.rows)])
         title = f"Every metric: {DECODINGS[decoding][0].lower()}{DECODINGS[decoding][1:]}"
         return Section(title, "Test, in percent.", ["", *(row.title for row in self.rows)], lines)
 
 
-def memory(run: Any) -> float | None:
-    """The peak GPU memory of a run in MiB."""
-    return None if run["peak_memory"] is None else run["peak_memory"] / 2**20
+def paper_scores(data: str) -> dict[str, tuple[str, str]]:
+    """Micro and macro F1 of each row in the paper, in percent; empty for other data sets."""
+    with (PUBLISHED / "paper.csv").open(encoding="utf-8", newline="") as file:
+        names = f"{data} micro", f"{data} macro"
+        return {row["row"]: (row[names[0]], row[names[1]]) for row in csv.DictReader(file) if row.get(names[0])}
 
 
 def metric(decoding: str, name: str, run: Any) -> float | None:
     """A metric of a run on test; metrics per level are named `level 1 micro_f1`."""
-    found = run["test"][decoding]
+    metrics = run["test"][decoding]
     if name.startswith("level "):
         _, level, name = name.split(" ", 2)
-        found = found["levels"][int(level) - 1]
-    value: float | None = found.get(name)
+        metrics = metrics["levels"][int(level) - 1]
+    value: float | None = metrics.get(name)
     return value
-
-
-def metric_names(runs: Iterable[Mapping[str, Any]], decoding: str) -> list[str]:
-    """The names of all metrics, those per level last."""
-    for run in runs:
-        found = run["test"][decoding]
-        whole = [name for name, value in found.items() if isinstance(value, float)]
-        levels = [
-            f"level {level['level']} {name}"
-            for level in found["levels"]
-            for name, value in level.items()
-            if isinstance(value, float)
-        ]
-        return whole + levels
-    return []
 
 
 def percent(summary: Summary | None) -> str:
@@ -289,9 +227,10 @@ def plain(summary: Summary | None, digits: int) -> str:
     return f"{summary.mean:,.{digits}f}{around}"
 
 
-INK, SOFT = "#1f4e79", "#b9cfe4"
+# Figures
+
+DARK, LIGHT = "#1f4e79", "#b9cfe4"
 SHOWN = ("micro_f1", "macro_f1", "hierarchical_f1")
-FORMATS = ("svg", "png")
 
 
 def need_figures() -> Any:
@@ -302,64 +241,54 @@ def need_figures() -> Any:
 def draw(results: Results, folder: Path) -> dict[str, list[Path]]:
     """Draw the figures of a table, with both decodings, or the cost; returns the files of each."""
     if results.table == "cost":
-        return {"cost": _save(_cost(results), folder / "cost")}
-    panel = _heights if results.table == "heights" else _points
-    if panel is _points:
+        return {"cost": _save(_draw_cost(results), folder / "cost")}
+    if results.table != "heights":
         results = replace(results, rows=[row for row in results.rows if results.records[row.name]] or results.rows)
-    titles = {"raw": "threshold 0.5", "tuned": "tuned threshold"}
-    return {
-        title: _save(_metrics(results, panel, decoding, title), folder / f"results-{decoding}")
-        for decoding, title in titles.items()
-    }
+    figures = {}
+    for decoding, title in (("raw", "threshold 0.5"), ("tuned", "tuned threshold")):
+        height = 3.2 if results.table == "heights" else max(1.0 + 0.32 * len(results.rows), 2.2)
+        figure = need_figures().Figure(figsize=(12, height), layout="constrained")
+        figure.get_layout_engine().set(wspace=0.06)
+        figure.suptitle(f"{results.table} on {results.data}: test, {title}", fontsize=11, parse_math=False)
+        for place, (axes, name) in enumerate(zip(figure.subplots(1, len(SHOWN)), SHOWN, strict=True)):
+            by_row = results.summaries(partial(metric, decoding, name))
+            summaries = [by_row[row.name] for row in results.rows]
+            if results.table == "heights":
+                _draw_heights(axes, summaries)
+            else:
+                _draw_rows(axes, summaries, [row.title if place == 0 else "" for row in results.rows])
+            axes.set_title(f"{HEADLINES[name]}, %", fontsize=10, loc="left")
+        figures[title] = _save(figure, folder / f"results-{decoding}")
+    return figures
 
 
-def _metrics(results: Results, panel: Callable[..., None], decoding: str, title: str) -> Any:
-    tall = 3.2 if panel is _heights else 1.0 + 0.32 * len(results.rows)
-    figure = need_figures().Figure(figsize=(12, max(tall, 2.2)), layout="constrained")
-    figure.get_layout_engine().set(wspace=0.06)
-    figure.suptitle(f"{results.table} on {results.data}: test, {title}", fontsize=11, parse_math=False)
-    for place, (axes, name) in enumerate(zip(figure.subplots(1, len(SHOWN)), SHOWN, strict=True)):
-        found = results.summaries(partial(metric, decoding, name))
-        panel(axes, results, [found[row.name] for row in results.rows], place == 0)
-        axes.set_title(f"{HEADLINES[name]}, %", fontsize=10, loc="left")
-    return figure
-
-
-def _points(axes: Any, results: Results, found: Sequence[Summary | None], names: bool) -> None:
+def _draw_rows(axes: Any, summaries: Sequence[Summary | None], titles: list[str]) -> None:
     """One line per row: a point per seed, mean and standard deviation."""
-    places = np.arange(len(found))
-    for place, summary in zip(places, found, strict=True):
+    for place, summary in enumerate(summaries):
         if summary:
-            axes.scatter(100 * np.array(summary.values), [place] * len(summary.values), s=14, color=SOFT)
-            axes.errorbar(100 * summary.mean, place, xerr=100 * (summary.deviation or 0), fmt="o", ms=4, color=INK)
-    axes.set_yticks(
-        places, [row.title for row in results.rows] if names else [""] * len(places), fontsize=8, parse_math=False
-    )
-    axes.set_ylim(len(found) - 0.5, -0.5)
+            axes.scatter(100 * np.array(summary.values), [place] * len(summary.values), s=14, color=LIGHT)
+            axes.errorbar(100 * summary.mean, place, xerr=100 * (summary.deviation or 0), fmt="o", ms=4, color=DARK)
+    axes.set_yticks(range(len(titles)), titles, fontsize=8, parse_math=False)
+    axes.set_ylim(len(summaries) - 0.5, -0.5)
     axes.set_xlim(left=max(0, axes.get_xlim()[0]))
     _style_axes(axes, "x")
 
 
-def _heights(axes: Any, results: Results, found: Sequence[Summary | None], names: bool) -> None:
-    """Metric against the height of the coding tree."""
-    known = [(place + 1, summary) for place, summary in enumerate(found) if summary]
-    for height, summary in known:
-        axes.scatter([height] * len(summary.values), 100 * np.array(summary.values), s=14, color=SOFT)
-    means, spreads = (
-        ([100 * value for value in part] for part in zip(*_means(known), strict=True)) if known else ([], [])
-    )
-    axes.errorbar([height for height, _ in known], means, yerr=spreads, fmt="o-", ms=4, color=INK)
-    axes.set_xticks(range(1, len(found) + 1))
+def _draw_heights(axes: Any, summaries: Sequence[Summary | None]) -> None:
+    """A metric against the height of the coding tree."""
+    finished = {height: summary for height, summary in enumerate(summaries, 1) if summary}
+    for height, summary in finished.items():
+        axes.scatter([height] * len(summary.values), 100 * np.array(summary.values), s=14, color=LIGHT)
+    means = [100 * summary.mean for summary in finished.values()]
+    deviations = [100 * (summary.deviation or 0.0) for summary in finished.values()]
+    axes.errorbar(list(finished), means, yerr=deviations, fmt="o-", ms=4, color=DARK)
+    axes.set_xticks(range(1, len(summaries) + 1))
     axes.set_xlabel("height K of the coding tree", fontsize=8)
     _style_axes(axes, "y")
 
 
-def _means(known: Sequence[tuple[int, Summary]]) -> list[tuple[float, float]]:
-    return [(summary.mean, summary.deviation or 0.0) for _, summary in known]
-
-
-def _cost(results: Results) -> Any:
-    reads: dict[str, Callable[[Any], float | None]] = {
+def _draw_cost(results: Results) -> Any:
+    reads: dict[str, Reader] = {
         "weights outside the text encoder, millions": lambda run: run["parameters"]["rest"] / 1e6,
         "seconds per epoch": lambda run: run["seconds"]["epoch"],
     }
@@ -367,9 +296,9 @@ def _cost(results: Results) -> Any:
         reads["GPU memory, MiB"] = memory
     figure = need_figures().Figure(figsize=(4 * len(reads), 2.6), layout="constrained")
     for axes, (title, read) in zip(figure.subplots(1, len(reads)), reads.items(), strict=True):
-        found = results.summaries(read)
-        means = [summary.mean if (summary := found[row.name]) else 0 for row in results.rows]
-        axes.barh(range(len(means)), means, color=INK, height=0.6)
+        summaries = results.summaries(read)
+        means = [summary.mean if (summary := summaries[row.name]) else 0 for row in results.rows]
+        axes.barh(range(len(means)), means, color=DARK, height=0.6)
         axes.set_yticks(range(len(means)), [row.title for row in results.rows], fontsize=8, parse_math=False)
         axes.invert_yaxis()
         axes.set_title(title, fontsize=10, loc="left")
@@ -386,7 +315,7 @@ def _style_axes(axes: Any, grid: str) -> None:
 
 def _save(figure: Any, stem: Path) -> list[Path]:
     """Save as SVG and PNG. The same runs give the same bytes, and text stays text."""
-    files = [stem.with_suffix(f".{suffix}") for suffix in FORMATS]
+    files = [stem.with_suffix(".svg"), stem.with_suffix(".png")]
     settings = {"svg.fonttype": "none", "svg.hashsalt": "hill"}
     with need("matplotlib", "plot", "drawing the figures of an experiment").rc_context(settings):
         for file in files:
@@ -395,6 +324,8 @@ def _save(figure: Any, stem: Path) -> list[Path]:
     return files
 
 
+# Pages
+
 FOOTNOTE = (
     "† differs from {reference} at 95 % by the paper's test, a one-sample t-test of the row's seeds against the mean "
     "of {reference}. ‡ differs at 95 % by a t-test of the differences over common seeds. Neither is corrected for the "
@@ -402,47 +333,39 @@ FOOTNOTE = (
 )
 
 
-def write_page(results: Results, folder: Path) -> list[Path]:
-    """Write `table.md`, `report.html` and the figures; returns the files."""
-    folder.mkdir(parents=True, exist_ok=True)
-    title, words, sections = f"{results.table} on {results.data}", _words(results), results.sections()
-    figures = draw(results, folder)
-    pages = {
-        folder / "table.md": markdown(title, words, sections),
-        folder / "report.html": html(title, words, sections, figures),
-    }
-    for file, text in pages.items():
-        write_text(file, text)
-    return [*pages, *(file for files in figures.values() for file in files)]
-
-
-def markdown(title: str, words: Sequence[str], sections: Sequence[Section]) -> str:
+def markdown(title: str, notes: Sequence[str], sections: Sequence[Section]) -> str:
     """The page as Markdown."""
-    parts = [f"# {_cell(title)}", *map(_cell, words)]
+    parts = [f"# {_escape(title)}", *map(_escape, notes)]
     for section in sections:
         rule = "|".join(["---", *["--:"] * (len(section.header) - 1)])
-        table = [" | ".join(map(_cell, line)) for line in (section.header, *section.lines)]
+        table = [" | ".join(map(_escape, line)) for line in (section.header, *section.lines)]
         lines = [f"| {table[0]} |", f"|{rule}|", *(f"| {line} |" for line in table[1:])]
-        parts += [f"## {_cell(section.title)}", _cell(section.note), "\n".join(lines)]
+        parts += [f"## {_escape(section.title)}", _escape(section.note), "\n".join(lines)]
     return "\n\n".join(parts) + "\n"
 
 
-def html(title: str, words: Sequence[str], sections: Sequence[Section], figures: Mapping[str, Sequence[Path]]) -> str:
+def _escape(text: str) -> str:
+    """Escape text for a Markdown table."""
+    return re.sub(r"([\\`*_|<>\[\]])", r"\\\1", " ".join(text.split()))
+
+
+def html(title: str, notes: Sequence[str], sections: Sequence[Section], figures: Mapping[str, Sequence[Path]]) -> str:
     """The page as HTML, with style and figures inside."""
     pictures = {name: base64.b64encode(files[0].read_bytes()).decode() for name, files in figures.items()}
-    return render("experiment.html", title=title, notes=words, sections=sections, figures=pictures)
+    return render("experiment.html", title=title, notes=notes, sections=sections, figures=pictures)
 
 
-def _words(results: Results) -> list[str]:
+def _notes(results: Results) -> list[str]:
     """Sentences on the data, encoder, seeds and device of the runs, and on the marks."""
     runs = results.runs()
     if not runs:
         return ["There is no run yet."]
     sizes = ", ".join(f"{count:,} {split}" for split, count in runs[0]["data"]["documents"].items())
+    models = [run["config"]["model"] for run in runs]
     encoders, devices, torches = (
         ", ".join(sorted({str(value) for value in values}))
         for values in (
-            (run["config"]["model"]["encoder"] for run in runs if run["config"]["model"]["text"] == "transformer"),
+            (model["encoder"] for model in models if model["text"] == "transformer"),
             (run["versions"]["device"] for run in runs),
             (run["versions"]["torch"] for run in runs),
         )
@@ -455,14 +378,6 @@ def _words(results: Results) -> list[str]:
     )
     title = next((row.title for row in results.rows if row.name == results.reference), None)
     return [facts, FOOTNOTE.format(reference=title)] if title else [facts]
-
-
-def _cell(text: str) -> str:
-    """Escape text for a Markdown table."""
-    kept = " ".join(text.split())
-    for sign in "\\`*_|<>[]":
-        kept = kept.replace(sign, f"\\{sign}")
-    return kept
 
 
 @dataclass(frozen=True)
@@ -488,15 +403,22 @@ def run_experiment(
     extra: Extra = NO_EXTRA,
     workers: int = 1,
 ) -> Page:
-    """Execute the missing runs of a table, then write it. Errors in the request are raised before the first run."""
+    """Execute the missing runs of a table, then write `table.md`, `report.html` and the figures.
+
+    Errors in the request are raised before the first run.
+    """
     need_figures()
-    folder = rows_folder(data, rows)
-    plan = RunPlan(table_rows(table, folder, encoder, assignments), read_seeds(seeds), out)
+    plan = RunPlan(table_rows(table, rows_folder(data, rows), encoder, assignments), read_seeds(seeds), out)
     plan.runs(only)
     source = read_source(data, taxonomy)
     plan = replace(plan, rows=share_trees(plan.rows, source.taxonomy))
-    ended = list(run_missing(plan, source, only, extra, workers))
-    failed = [run.folder.name for run, problem, _ in ended if problem]
+    failed = [run.folder.name for run, problem, _ in run_missing(plan, source, only, extra, workers) if problem]
     results = Results(table, source.name, plan.rows, plan.records(source), reference_row(table, plan.rows))
-    files = write_page(results, out / table)
-    return Page(markdown(table, [], results.sections()[:2]), files, failed)
+    folder, sections = out / table, results.sections()
+    folder.mkdir(parents=True, exist_ok=True)
+    figures = draw(results, folder)
+    title, notes = f"{table} on {source.name}", _notes(results)
+    write_text(folder / "table.md", markdown(title, notes, sections))
+    write_text(folder / "report.html", html(title, notes, sections, figures))
+    files = [folder / "table.md", folder / "report.html", *(file for files in figures.values() for file in files)]
+    return Page(markdown(table, [], sections[:2]), files, failed)

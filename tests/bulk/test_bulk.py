@@ -174,7 +174,7 @@ def test_large_parquet_is_cut_between_row_groups(tmp_path: Path) -> None:
     parts, rows = parts_with_rows(tmp_path / "x.parquet", Cut(rows=10))
     assert [(row.id, row.text) for row in rows] == [(str(100 + i), f"t{i}") for i in range(34)]
     assert [part.rows for part in parts] == [8, 8, 8, 10]
-    assert [part.groups for part in parts] == [(0, 1), (2, 3), (4, 5), (6, 7, 8)]
+    assert [part.groups for part in parts] == [[0, 1], [2, 3], [4, 5], [6, 7, 8]]
     assert [part.first for part in parts] == [0, 8, 16, 24]
     assert [len(part.groups or ()) for part in parts_with_rows(tmp_path / "x.parquet", Cut(rows=1))[0]] == [1] * 9
 

@@ -18,7 +18,6 @@ from hill.metrics import score
 from hill.research import Predictions
 from hill.research import compare as compare_module
 from hill.research.compare import Pair, compare, compare_runs
-from hill.research.predictions import CollectedLabels
 from hill.taxonomy import Label, Taxonomy
 from hill.types import BoolArray
 from tests.command import hill
@@ -140,7 +139,7 @@ def test_a_system_that_is_right_differs_from_one_that_is_not() -> None:
 
 
 def test_differences_that_rounding_alone_tells_apart_are_equal() -> None:
-    assert compare_module._share(np.array([[0.3, 0.3, 0.1]]), np.array([-0.1 * 3])) == 3 / 4
+    assert compare_module._p_values(np.array([[0.3, 0.3, 0.1]]), np.array([-0.1 * 3])) == 3 / 4
 
 
 def test_a_seed_fixes_everything_however_much_is_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,13 +203,6 @@ def test_predictions_are_read_as_they_were_written(tmp_path: Path) -> None:
         Predictions.read(tmp_path / "a")
     with pytest.raises(CheckpointError, match="has no predictions; expected the folder of a run"):
         Predictions.read(tmp_path)
-
-
-def test_label_sets_are_collected_in_any_order() -> None:
-    collected = CollectedLabels(4, 3)
-    collected.add([2, 0], np.array([[True, False, True], [False, True, False]]))
-    collected.add([3], np.array([[True, True, True]]))
-    assert collected.table().toarray().tolist() == [[0, 1, 0], [0, 0, 0], [1, 0, 1], [1, 1, 1]]
 
 
 def test_the_command_needs_no_torch(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`hill research`: rows and their settings, runs that are kept, tables that say what the runs say."""
+"""`hill research`: rows and their settings, finished and resumed runs, statistics, tables and figures."""
 
 import json
 import re
@@ -22,9 +22,7 @@ from hill.data.documents import label_documents
 from hill.errors import CheckpointError, ConfigError, DataError, HillError
 from hill.metrics import score
 from hill.research import Predictions
-from hill.research import runs as facts_module
-from hill.research import runs as plan_module
-from hill.research import runs as run_module
+from hill.research import runs as runs_module
 from hill.research.rows import DIFFERENCES, TABLES, ExperimentRow, reference_row, rows_folder, share_trees, table_rows
 from hill.research.runs import (
     Clock,
@@ -90,7 +88,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Counted:
-    """Counts the runs carried out and how often test is read, and stops when it is told to."""
+    """Counts the executed runs and how often test is read, and can stop before a run."""
 
     def __init__(self, test: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         self.runs: list[str] = []
@@ -109,7 +107,7 @@ class Counted:
             yield from execute_run(run, source, extra)
 
         monkeypatch.setattr(HillClassifier, "scores", counted_scores)
-        monkeypatch.setattr(plan_module, "execute_run", counted_run)
+        monkeypatch.setattr(runs_module, "execute_run", counted_run)
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +184,7 @@ def test_tables_have_the_rows_of_the_paper() -> None:
     assert [row.settings["model"]["height"] for row in table_rows("heights", None)] == [1, 2, 3, 4, 5, 6]
 
 
-def test_the_questions_that_the_paper_leaves_open_are_rows() -> None:
+def test_the_open_questions_of_the_paper_are_rows() -> None:
     rows = {row.name: row for row in table_rows("questions", SETTINGS / "arxiv")}
     small, stages, own = rows["hill-rcnn"], rows["hill-two-stages"], rows["hill"]
     assert (small.model, small.settings["model"]["text"]) == ("hill", "rcnn")
@@ -235,7 +233,7 @@ def test_a_row_is_derived_from_the_nearest_file(tmp_path: Path) -> None:
     assert found["hiagm"]["model"]["filters"] == 100 and found["hiagm"]["train"]["lr"] == 5e-3
 
 
-def test_what_is_given_for_all_rows_does_not_undo_what_makes_a_row(rows: Path) -> None:
+def test_settings_for_all_rows_do_not_override_what_defines_a_row(rows: Path) -> None:
     given = ["model.contrast=0.5", "model.height=4", "train.epochs=9", "model.vectors=w.txt"]
     found = {row.name: row.settings for row in table_rows("main-table", rows, "x", given)}
     found |= {row.name: row.settings for row in table_rows("ablation", rows, "x", given[:3])}
@@ -259,7 +257,7 @@ def test_hill_at_its_own_height_is_not_trained_twice(rows: Path) -> None:
     assert reference_row("heights", table_rows("heights", rows, None, ["model.method=refined"])) == "hill-height-2"
     plan = RunPlan([*found, *table_rows("ablation", rows)], [1, 2], Path("out"))
     names = [run.folder.name for run in plan.runs()]
-    assert len(names) == len(set(names)) == 2 * (6 + 4), "hill and hill-height-1 stand in both tables"
+    assert len(names) == len(set(names)) == 2 * (6 + 4), "hill and hill-height-1 are in both tables"
     assert [run.folder.name for run in plan.runs(["hill-height-2"])] == ["hill-1", "hill-2"]
     with pytest.raises(ConfigError, match="unknown row 'hil'"):
         plan.runs(["hil"])
@@ -269,7 +267,7 @@ def test_a_builder_that_gives_the_tree_of_hill_is_not_trained_again(rows: Path, 
     given = table_rows("trees", rows)
     trees = {row.name: build_tree(animals, 2, row.settings["model"]["method"]).tree for row in given}
     (own,) = (row for row in given if row.run == "hill")
-    assert 1 < sum(tree == trees[own.name] for tree in trees.values()) < len(trees), "some give it, others not"
+    assert 1 < sum(tree == trees[own.name] for tree in trees.values()) < len(trees), "only some builders give it"
     for before, row in zip(given, share_trees(given, animals), strict=True):
         if trees[row.name] == trees[own.name]:
             assert row.run == "hill" and row.settings == own.settings
@@ -280,7 +278,7 @@ def test_a_builder_that_gives_the_tree_of_hill_is_not_trained_again(rows: Path, 
         assert share_trees(table_rows(other, rows), animals) == table_rows(other, rows)
 
 
-def test_the_folder_of_rows_is_found_by_the_name_of_the_data(tmp_path: Path) -> None:
+def test_the_settings_folder_has_the_name_of_the_data_folder(tmp_path: Path) -> None:
     assert rows_folder(tmp_path / "arxiv") == SETTINGS / "arxiv"
     assert rows_folder(tmp_path / "mine") is None and rows_folder(tmp_path / "arxiv", tmp_path) == tmp_path
     with pytest.raises(ConfigError, match=r"none' is not a folder"):
@@ -297,7 +295,7 @@ def test_seeds() -> None:
 # Runs
 
 
-def test_what_is_done_is_kept_and_test_is_read_once_a_run(done: tuple[Path, Page, Counted]) -> None:
+def test_finished_runs_are_kept_and_test_is_read_once_per_run(done: tuple[Path, Page, Counted]) -> None:
     out, page, counted = done
     assert counted.runs == ["hill-1", "hill-no-contrast-1", "hill-2", "hill-no-contrast-2"]
     assert counted.test_reads == 4 and page.failed == []
@@ -313,7 +311,7 @@ def test_the_same_again_runs_nothing(
     assert (len(counted.runs), counted.test_reads) == before and again.text == page.text
 
 
-def test_a_run_is_one_document_without_places_of_this_machine(done: tuple[Path, Page, Counted], data: Path) -> None:
+def test_a_record_contains_no_paths_of_this_machine(done: tuple[Path, Page, Counted], data: Path) -> None:
     out, _, _ = done
     found = record(out, "hill-no-contrast-2")
     assert found["seed"] == found["config"]["train"]["seed"] == 2 and found["config"]["model"]["name"] == "hill"
@@ -364,7 +362,7 @@ def test_raw_is_above_one_half_and_tuned_is_at_the_threshold_of_dev(animals: Tax
     assert found["raw"]["violations"] == 0.5 and found["tuned"]["subset_accuracy"] == 1
 
 
-def test_a_run_killed_in_the_middle_ends_as_if_it_had_not_been(
+def test_a_killed_run_resumes_with_the_same_result(
     done: tuple[Path, Page, Counted], data: Path, rows: Path, tiny_encoder: Path, tmp_path: Path
 ) -> None:
     row, *_ = table_rows("ablation", rows, str(tiny_encoder), ["train.checkpoint_seconds=0"])
@@ -379,18 +377,18 @@ def test_a_run_killed_in_the_middle_ends_as_if_it_had_not_been(
     assert resumed[0].step > 1 and not run.scratch.exists()
     found, whole = run.record() or {}, record(done[0], "hill-1")
     assert found["test"] == whole["test"] and found["dev_curve"] == whole["dev_curve"]
-    assert len(found["seconds"]["epochs"]) == 2, "of the epoch that was cut the time is not known"
+    assert len(found["seconds"]["epochs"]) == 2, "the interrupted epoch has no time"
 
 
 def test_the_peak_of_memory_is_that_of_training_steps(
     data: Path, rows: Path, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row, *_ = table_rows("ablation", rows, str(tiny_encoder), ["train.epochs=2"])
-    run, heard, peaks = Run(row, 1, tmp_path / "hill-1"), [], iter([5, 3])
-    monkeypatch.setattr(run_module, "_reset_peak", lambda: heard.append("forgotten"))
-    monkeypatch.setattr(run_module, "_peak", lambda: heard.append("read") or next(peaks))
+    run, calls, peaks = Run(row, 1, tmp_path / "hill-1"), [], iter([5, 3])
+    monkeypatch.setattr(runs_module, "_reset_peak", lambda: calls.append("reset"))
+    monkeypatch.setattr(runs_module, "_peak", lambda: calls.append("read") or next(peaks))
     list(execute_run(run, read_source(data, None), Extra()))
-    assert heard == ["forgotten", "read", "forgotten", "read", "forgotten"]
+    assert calls == ["reset", "read", "reset", "read", "reset"]
     assert (run.record() or {})["peak_memory"] == 5
 
 
@@ -408,7 +406,7 @@ def test_other_settings_or_other_data_are_refused(
     assert len(counted.runs) == before
 
 
-def test_rates_and_epochs_do_not_matter_to_what_is_fitted_at_once(data: Path, rows: Path, tmp_path: Path) -> None:
+def test_training_settings_are_ignored_by_models_fitted_in_closed_form(data: Path, rows: Path, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"seeds": "1", "rows": rows, "only": ["linear"]}
     run_experiment("main-table", data, tmp_path, **settings, assignments=["model.min_count=1"])
     written = (tmp_path / "runs" / "linear-1" / "run.json").stat().st_mtime_ns
@@ -426,7 +424,7 @@ def test_a_run_that_fails_does_not_stop_the_others(
             raise HillError("dev micro_f1 is nan")
         yield from execute_run(run, source, extra)
 
-    monkeypatch.setattr(plan_module, "execute_run", failing)
+    monkeypatch.setattr(runs_module, "execute_run", failing)
     extra = Extra(tmp_path / "models", tmp_path / "scores")
     page = ablation(data, tmp_path, rows, tiny_encoder, seeds="1", extra=extra)
     assert page.failed == ["hill-1"] and "| HILL | 0 | – |" in page.text
@@ -450,7 +448,7 @@ def test_without_dev_a_share_of_train_is_held_out(tmp_path: Path, rows: Path, ti
     assert found["seconds"]["epoch"] is None and found["seconds"]["training"] > 0
 
 
-def test_what_an_experiment_needs_of_the_data(tmp_path: Path) -> None:
+def test_an_experiment_needs_train_test_and_a_taxonomy(tmp_path: Path) -> None:
     data = write_data(tmp_path / "toy")
     (data / "test.jsonl").unlink()
     with pytest.raises(DataError, match="has no test documents"):
@@ -460,15 +458,15 @@ def test_what_an_experiment_needs_of_the_data(tmp_path: Path) -> None:
         read_source(data, None)
 
 
-def test_a_commit_is_named_only_where_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts_module, "CHECKOUT", tmp_path)
-    assert facts_module._commit() == {}
+def test_the_commit_is_recorded_only_in_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs_module, "CHECKOUT", tmp_path)
+    assert runs_module._commit() == {}
     (tmp_path / ".git").mkdir()
-    assert facts_module._commit() == {}, "no repository"
+    assert runs_module._commit() == {}, "no repository"
     words = ["-c", "user.name=x", "-c", "user.email=x", "commit", "--allow-empty", "-qm", "x"]
     for command in (["init", "-q"], words):
         subprocess.run(["git", *command], cwd=tmp_path, check=True)
-    found = facts_module._commit()
+    found = runs_module._commit()
     assert len(found["commit"]) == 40 and found["changed"] is False
 
 
@@ -502,10 +500,10 @@ def test_the_clock_leaves_out_evaluation(tmp_path: Path, monkeypatch: pytest.Mon
     now = 0.0
     monkeypatch.setattr("hill.research.runs.time.perf_counter", lambda: now)
 
-    def hear(clock: Clock, report: Any, after: float) -> None:
+    def update(clock: Clock, event: Any, after: float) -> None:
         nonlocal now
         now += after
-        clock.update(report)
+        clock.update(event)
 
     def step(number: int) -> Step:
         return Step(number, 6, (number - 1) // 2, 1, 0.0, torch.zeros(()), {})
@@ -522,7 +520,7 @@ def test_the_clock_leaves_out_evaluation(tmp_path: Path, monkeypatch: pytest.Mon
         (Epoch(2, {}, True), 50.0),
         (step(5), 7.0),
     ]:
-        hear(clock, report, after)
+        update(clock, report, after)
     resumed = Clock(tmp_path / "clock.jsonl", epochs=3)
     for report, after in [
         (step(4), 9.0),
@@ -531,7 +529,7 @@ def test_the_clock_leaves_out_evaluation(tmp_path: Path, monkeypatch: pytest.Mon
         (step(6), 1.0),
         (Epoch(3, {}, True), 3.0),
     ]:
-        hear(resumed, report, after)
+        update(resumed, report, after)
     assert resumed.to_dict() == {"epochs": [3.0, 6.0], "epoch": 4.5, "training": 153.0 + 55.0 + 10.0 + 9.0}
 
 
@@ -553,7 +551,7 @@ def test_the_t_tests_are_those_of_scipy_and_of_student() -> None:
     assert sleep.marks.endswith("‡")
 
 
-def test_tests_where_there_is_no_spread_or_nothing_to_test() -> None:
+def test_p_values_without_variance_or_with_one_seed() -> None:
     assert summarise({}, {1: 0.5}) is None
     assert summarise({1: 0.5}, {1: 0.5, 2: 0.6}) == Summary((0.5,), None, None)
     same, apart = summarise({1: 0.5, 2: 0.5}, {1: 0.5, 2: 0.5}), summarise({1: 0.6, 2: 0.6}, {1: 0.5, 2: 0.5})
@@ -574,7 +572,7 @@ def section(text: str, title: str) -> dict[str, dict[str, str]]:
     return {line[0]: dict(zip(lines[0][1:], line[1:], strict=True)) for line in lines[2:]}
 
 
-def test_the_table_says_what_the_runs_say(done: tuple[Path, Page, Counted]) -> None:
+def test_the_table_shows_the_metrics_of_the_runs(done: tuple[Path, Page, Counted]) -> None:
     out, page, _ = done
     text = (out / "ablation" / "table.md").read_text()
     columns = {
@@ -602,7 +600,7 @@ def test_the_table_says_what_the_runs_say(done: tuple[Path, Page, Counted]) -> N
     assert cost["GPU memory, MiB"] == "–" and cost["epochs"] == "3.0"
 
 
-def test_all_files_are_there_and_the_report_needs_no_other(done: tuple[Path, Page, Counted]) -> None:
+def test_all_files_are_written_and_the_report_is_self_contained(done: tuple[Path, Page, Counted]) -> None:
     out, page, _ = done
     names = {
         "table.md",
@@ -640,7 +638,7 @@ def made_results(table: str, titles: dict[str, str], values: dict[str, list[floa
     return Results(table, "<wos>", rows, records, reference_row(table, rows))
 
 
-def test_marks_stand_where_the_tests_see_a_difference() -> None:
+def test_marks_show_significant_differences() -> None:
     values = {
         "hill": [0.80, 0.81, 0.82],
         "hill-gin": [0.70, 0.71, 0.72],
@@ -654,7 +652,7 @@ def test_marks_stand_where_the_tests_see_a_difference() -> None:
     assert cells == ["81.00 ± 1.00", "71.00 ± 1.00†‡", "81.00 ± 1.00", "70.00", "–"]
 
 
-def test_the_numbers_of_the_paper_stand_beside_ours() -> None:
+def test_the_table_has_the_numbers_of_the_paper() -> None:
     made = made_results("ablation", {}, {"hill": [0.87]})
     results = Results(made.table, "rcv1", made.rows, made.records, made.reference)
     shown = section(markdown("x", [], results.sections()), "Threshold 0.5, as in the paper")
@@ -689,14 +687,14 @@ def test_figures_of_every_kind(table: str, tmp_path: Path) -> None:
         )
 
 
-def test_figures_are_the_same_each_time_and_may_be_empty(tmp_path: Path) -> None:
+def test_figures_are_reproducible_and_may_be_empty(tmp_path: Path) -> None:
     results = made_results("cost", {}, {"hill-timed": [0.5, 0.6]})
     first, again = (draw(results, tmp_path)["cost"][0].read_bytes() for _ in range(2))
     assert first == again != draw(made_results("cost", {}, {}), tmp_path)["cost"][0].read_bytes()
     assert draw(made_results("heights", {}, {}), tmp_path)
 
 
-def test_the_cost_figure_shows_memory_where_it_is_known(tmp_path: Path) -> None:
+def test_the_cost_figure_shows_memory_if_it_was_measured(tmp_path: Path) -> None:
     results = made_results("cost", {}, {"hill-timed": [0.5, 0.6]})
     assert "GPU memory, MiB" in draw(results, tmp_path)["cost"][0].read_text()
     for run in results.runs():
@@ -711,12 +709,12 @@ def test_a_figure_leaves_out_rows_without_runs(tmp_path: Path) -> None:
     assert "paper tree" in found and "random tree" not in found
 
 
-def test_no_axis_shows_less_than_nothing(tmp_path: Path) -> None:
+def test_axes_start_at_0_or_above(tmp_path: Path) -> None:
     results = made_results("trees", {}, {"hill-tree-paper": [0.01, 0.9]})  # whose mean less a deviation is below 0
     assert "\N{MINUS SIGN}" not in draw(results, tmp_path)["tuned threshold"][0].read_text()
 
 
-def test_the_cost_page_shows_what_was_spent() -> None:
+def test_the_cost_page_shows_times_weights_and_memory() -> None:
     sections = made_results("cost", {}, {"hill-timed": [0.5, 0.6]}).sections()
     cost = section(markdown("x", [], sections), "Cost")["HILL"]
     assert sections[0].title == "Cost" and cost["epoch, s"] == "1.50" and cost["GPU memory, MiB"] == "2 ± 1"
@@ -728,7 +726,7 @@ def test_a_page_without_runs() -> None:
     assert "| HILL | 0 | – |" in markdown("x", [], sections)
 
 
-def test_runs_at_the_same_time_are_the_same_runs(
+def test_parallel_runs_give_the_same_results(
     done: tuple[Path, Page, Counted], data: Path, rows: Path, tiny_encoder: Path, tmp_path: Path
 ) -> None:
     page = ablation(data, tmp_path, rows, tiny_encoder, seeds="1", workers=2)

@@ -112,7 +112,7 @@ def test_nyt_archives_that_are_damaged(tmp_path: Path) -> None:
         (
             "idnewnyt_val.json",
             "Nytimes/2003/7.xml\nNytimes/2003/8.xml",
-            r"2 stories of the id lists .*'7.xml'; .*LDC2008",
+            r"2 of 7 stories are not below .*'7.xml'; .*LDC2008",
         ),
         ("nyt_label.vocab", "Root\nTop/Weather\n", "label 'Top/Weather' on line 2 of '.*' is not in the taxonomy"),
         (

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.model_selection import train_test_split
 
-from hill.research.corpus import hold_out
-from hill.research.datasets import WosRow, clean, merge_areas, split_indices
+from hill.research.datasets import WosRow, clean, hold_out, merge_areas, split_indices
 from tests.research.test_prepare import fails, read_back, run
 
 HEADER = ["Y1", "Y2", "Y", "Domain", "area", "keywords", "Abstract"]
