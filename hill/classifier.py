@@ -35,9 +35,8 @@ from hill.settings import Groups, by_group, check_at_least, check_one_of, make, 
 from hill.sparse import max_entries
 from hill.taxonomy import Taxonomy, read_taxonomy
 from hill.train import Session, Split, TrainConfig
-from hill.train.checkpoint import remove_training, training_facts
-from hill.train.optim import freeze_layers
-from hill.train.trainer import StageProgress, TrainingEvent, run, start_training
+from hill.train.checkpoint import remove_training, run, start_training, training_facts
+from hill.train.trainer import StageProgress, TrainingEvent, freeze_layers
 from hill.train.warm_start import WarmStartReport, build_warm
 from hill.types import IntArray
 
