@@ -41,7 +41,7 @@ from hill.data.batches import collate
 from hill.data.documents import label_documents
 from hill.data.tokens import tokenize
 from hill.decode import STRATEGIES, CollectedScores, DecodeConfig, tune
-from hill.decode.config import CALIBRATIONS, TUNE_METRICS, TUNINGS
+from hill.decode.decoder import CALIBRATIONS, TUNE_METRICS, TUNINGS
 from hill.models import MODELS
 from hill.settings import Groups
 from hill.train import Session, Step

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
 
-from hill.decode.calibration import ScoreArray, sigmoid
-from hill.decode.config import DecodeConfig
-from hill.metrics.flat import ratio
+from hill.decode.calibration import sigmoid
+from hill.decode.decoder import DecodeConfig
+from hill.metrics.label_sets import ratio
 from hill.taxonomy import Taxonomy
 from hill.taxonomy.propagate import scores_at_labels
-from hill.types import BoolArray, FloatArray, IntArray
+from hill.types import FloatArray, IntArray
 
 GRID: FloatArray = sigmoid(np.linspace(-9, 9, 361))
 """Candidate thresholds, evenly spaced in logits: dense near 0, where rare labels have their thresholds."""
@@ -26,12 +25,12 @@ MACRO_SHARE = {"micro_f1": 0.0, "hierarchical_f1": 0.0, "macro_f1": 1.0, "mean_f
 
 TIE = 1e-12
 MAX_ROUNDS = 100
-BLOCK_GROUPS = 4096
-"""Number of groups of labels whose thresholds are searched at a time."""
+BLOCK_ROWS = 4096
+"""Number of labels, or of groups of labels, that are processed at a time."""
 
 
 def choose_thresholds(
-    histograms: AnyHistograms, taxonomy: Taxonomy, config: DecodeConfig
+    histograms: Histograms, taxonomy: Taxonomy, config: DecodeConfig
 ) -> tuple[float, FloatArray | None]:
     """Choose one threshold for all labels, and one per label (L) if the config asks for it.
 
@@ -54,25 +53,48 @@ def choose_thresholds(
     return float(shared), thresholds[groups]
 
 
-class AnyHistograms(ABC):
-    """Counts per label how many documents and how many gold documents score above each threshold of the grid."""
+class Histograms:
+    """Counts documents and gold documents per label and score range; scores are dense or sparse."""
 
-    @abstractmethod
-    def update(self, labels: Any, scores: Any) -> None:
-        """Count these documents, (B, L) each."""
-
-    @property
-    @abstractmethod
-    def gold(self) -> IntArray:
+    def __init__(self, n_labels: int) -> None:
+        self.gold: IntArray = np.zeros(n_labels, dtype=np.int64)
         """Number of gold documents per label (L)."""
+        self._hits: csr_array[Any] = csr_array((n_labels, WIDTH), dtype=np.int64)
+        self._predicted = self._hits.copy()
 
-    @abstractmethod
+    def update(self, labels: Any, scores: Any) -> None:
+        """Count these documents: (B, L) each, both dense or both sparse."""
+        if isinstance(scores, csr_array):
+            gold_labels, gold_scores = scores_at_labels(labels, scores)
+            predicted = self._count(scores.indices.astype(np.int64), scores.data)
+        else:
+            gold_labels, gold_scores = np.nonzero(labels)[1], scores[labels]
+            predicted = self._count(np.tile(np.arange(scores.shape[1]), len(scores)), scores.ravel())
+        self._predicted = self._predicted + predicted
+        self._hits = self._hits + self._count(gold_labels, gold_scores)
+        self.gold += np.bincount(gold_labels, minlength=len(self.gold))
+
+    def _count(self, labels: IntArray, scores: Any) -> csr_array[Any]:
+        """Count scores per label and range (L, WIDTH), without the first range, which is above no threshold."""
+        steps = np.searchsorted(GRID, scores.astype(np.float64))
+        ranges, counts = np.unique((labels * WIDTH + steps)[steps > 0], return_counts=True)
+        return csr_array((counts, np.divmod(ranges, WIDTH)), shape=self._hits.shape)
+
     def counts(self, groups: IntArray) -> tuple[FloatArray, FloatArray]:
         """Return the number of hits and of predicted labels per group and threshold: (G, thresholds) each."""
+        membership = _membership(groups)
+        return _above(membership @ self._hits), _above(membership @ self._predicted)
 
-    @abstractmethod
     def f1(self, groups: IntArray) -> FloatArray:
         """Return the sum of the F1 of the labels per group and threshold: (G, thresholds)."""
+        membership = _membership(groups)
+        sums: FloatArray = np.zeros((membership.shape[0], len(GRID)))
+        supported = np.flatnonzero(self.gold)  # the F1 of other labels is 0
+        for start in range(0, len(supported), BLOCK_ROWS):
+            rows = supported[start : start + BLOCK_ROWS]
+            hits, predicted = _above(self._hits[rows]), _above(self._predicted[rows])
+            sums += membership[:, rows] @ ratio(2 * hits, predicted + self.gold[rows, None])
+        return sums
 
     def best(self, groups: IntArray, metric: str) -> FloatArray:
         """Return one threshold per group of labels (L, numbered from 0) that together maximise the metric.
@@ -88,13 +110,12 @@ class AnyHistograms(ABC):
         rows = np.arange(len(hits))
         best, f1, total = -1.0, 0.0, max(gold, 1)
         for _ in range(MAX_ROUNDS):
-            blocks = (slice(start, start + BLOCK_GROUPS) for start in range(0, max(len(hits), 1), BLOCK_GROUPS))
-            index = np.concatenate(
-                [
-                    _argmax_middle(share * macro[b] + (1 - share) * (2 * hits[b] - f1 * predicted[b]) / total)
-                    for b in blocks
-                ]
-            )
+            parts = []
+            for start in range(0, max(len(hits), 1), BLOCK_ROWS):
+                block = slice(start, start + BLOCK_ROWS)
+                micro = (2 * hits[block] - f1 * predicted[block]) / total
+                parts.append(_argmax_middle(share * macro[block] + (1 - share) * micro))
+            index = np.concatenate(parts)
             total = max(predicted[rows, index].sum() + gold, 1)
             f1 = 2 * hits[rows, index].sum() / total
             value = (share * macro[rows, index].sum() if share else 0.0) + (1 - share) * f1
@@ -105,122 +126,21 @@ class AnyHistograms(ABC):
         return thresholds
 
 
+def _membership(groups: IntArray) -> csr_array[Any]:
+    """Return a matrix (G, L) with 1 if a label is in a group."""
+    ones, columns = np.ones(len(groups)), np.arange(len(groups))
+    return csr_array((ones, (groups, columns)), shape=(groups.max(initial=-1) + 1, len(groups)))
+
+
+def _above(counts: csr_array[Any]) -> FloatArray:
+    """Turn counts per range into counts above each threshold: (rows, WIDTH) to dense (rows, thresholds)."""
+    above: FloatArray = np.cumsum(counts.toarray()[:, :0:-1], axis=1, dtype=np.float64)[:, ::-1]
+    return above
+
+
 def _argmax_middle(values: FloatArray) -> IntArray:
     """Return the index of the maximum of each row; the middle one of ties."""
     highest = values >= values.max(axis=1, keepdims=True) - TIE
     rank = highest.cumsum(axis=1)
     index: IntArray = (rank > rank[:, -1:] // 2).argmax(axis=1)
     return index
-
-
-class Histograms(AnyHistograms):
-    """Counts for every label and every range."""
-
-    def __init__(self, n_labels: int) -> None:
-        self._hits, self._predicted = np.zeros((2, n_labels, WIDTH), dtype=np.int64)
-
-    def update(self, labels: BoolArray, scores: ScoreArray) -> None:
-        """Count these documents, (B, L) each."""
-        ranges = np.searchsorted(GRID, scores.astype(np.float64)) + np.arange(labels.shape[1]) * WIDTH
-        self._predicted += np.bincount(ranges.ravel(), minlength=self._predicted.size).reshape(-1, WIDTH)
-        self._hits += np.bincount(ranges[labels], minlength=self._hits.size).reshape(-1, WIDTH)
-
-    @property
-    def gold(self) -> IntArray:
-        """Number of gold documents per label (L)."""
-        gold: IntArray = self._hits.sum(axis=1)
-        return gold
-
-    def counts(self, groups: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Return the number of hits and of predicted labels per group and threshold: (G, thresholds) each."""
-        return _sum_groups(_above(self._hits), groups), _sum_groups(_above(self._predicted), groups)
-
-    def f1(self, groups: IntArray) -> FloatArray:
-        """Return the sum of the F1 of the labels per group and threshold: (G, thresholds)."""
-        return _sum_groups(ratio(2 * _above(self._hits), _above(self._predicted) + self.gold[:, None]), groups)
-
-
-def _above(counts: IntArray) -> IntArray:
-    """Turn counts per range into counts above each threshold: (L, WIDTH) to (L, thresholds)."""
-    above: IntArray = counts.sum(axis=1, keepdims=True) - counts.cumsum(axis=1)
-    return above[:, :-1]
-
-
-def _sum_groups(values: IntArray | FloatArray, groups: IntArray) -> FloatArray:
-    """Sum the rows of each group, none of which is empty: (L, thresholds) to (G, thresholds)."""
-    order = np.argsort(groups, kind="stable")
-    starts = np.flatnonzero(np.diff(groups[order], prepend=-1))
-    return np.add.reduceat(values[order].astype(np.float64), starts, axis=0)
-
-
-class SparseHistograms(AnyHistograms):
-    """Counts only for the ranges in which a label has scores, except the first range, which no threshold is below.
-
-    A range is numbered label * WIDTH + its index in the grid. The numbers are sorted.
-    """
-
-    def __init__(self, n_labels: int) -> None:
-        self._gold: IntArray = np.zeros(n_labels, dtype=np.int64)
-        self._ranges, self._predicted, self._hits = np.zeros((3, 0), dtype=np.int64)
-
-    def update(self, labels: csr_array[Any], scores: csr_array[Any]) -> None:
-        """Count these documents, (B, L) each."""
-        gold_labels, gold_scores = scores_at_labels(labels, scores)
-        self._gold += np.bincount(gold_labels, minlength=len(self._gold))
-        predicted = _ranges(scores.indices.astype(np.int64), scores.data)
-        hits = _ranges(gold_labels, gold_scores)
-        ranges, index = np.unique(np.concatenate([self._ranges, predicted, hits]), return_inverse=True)
-        known, new, gold = np.split(index, [len(self._ranges), len(self._ranges) + len(predicted)])
-        self._predicted = _scatter(self._predicted, known, len(ranges)) + np.bincount(new, minlength=len(ranges))
-        self._hits = _scatter(self._hits, known, len(ranges)) + np.bincount(gold, minlength=len(ranges))
-        self._ranges = ranges
-
-    @property
-    def gold(self) -> IntArray:
-        """Number of gold documents per label (L)."""
-        return self._gold
-
-    def counts(self, groups: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Return the number of hits and of predicted labels per group and threshold: (G, thresholds) each."""
-        label, step = np.divmod(self._ranges, WIDTH)
-        return _sum_above(groups, label, step, self._hits), _sum_above(groups, label, step, self._predicted)
-
-    def f1(self, groups: IntArray) -> FloatArray:
-        """Return the sum of the F1 of the labels per group and threshold: (G, thresholds).
-
-        The F1 of a label changes only at its scores. The changes are summed from the highest score down.
-        """
-        label, step = np.divmod(self._ranges, WIDTH)
-        ends = np.searchsorted(label, label, side="right")
-        hits, predicted = (_sum_to_end(counts, ends) for counts in (self._hits, self._predicted))
-        f1 = ratio(2 * hits, predicted + self._gold[label])
-        f1_above = np.append(np.where(np.diff(label) == 0, f1[1:], 0), np.zeros(len(f1[-1:])))
-        return _sum_above(groups, label, step, f1 - f1_above)
-
-
-def _ranges(labels: IntArray, scores: Any) -> IntArray:
-    """Return the number of the range of each score, without scores in the first range of a label."""
-    steps = np.searchsorted(GRID, scores.astype(np.float64))
-    ranges: IntArray = (labels * WIDTH + steps)[steps > 0]
-    return ranges
-
-
-def _scatter(values: IntArray, index: IntArray, size: int) -> IntArray:
-    result = np.zeros(size, dtype=np.int64)
-    result[index] = values
-    return result
-
-
-def _sum_above(groups: IntArray, label: IntArray, step: IntArray, values: IntArray | FloatArray) -> FloatArray:
-    """Sum the values of all ranges above each threshold, per group: (G, thresholds)."""
-    size = (groups.max(initial=-1) + 1) * WIDTH
-    sums = np.bincount(groups[label] * WIDTH + step, values, minlength=size).reshape(-1, WIDTH)
-    above: FloatArray = np.cumsum(sums[:, :0:-1], axis=1, dtype=np.float64)[:, ::-1]
-    return above
-
-
-def _sum_to_end(counts: IntArray, ends: IntArray) -> IntArray:
-    """Sum the counts from each position up to its end."""
-    sums = np.append(np.cumsum(counts[::-1])[::-1], 0)
-    result: IntArray = sums[:-1] - sums[ends]
-    return result

@@ -1,4 +1,4 @@
-"""Tuning on documents with known labels: chooses calibration, thresholds, and with `auto` the decoding rule."""
+"""Tuning on documents with gold labels: chooses calibration, thresholds, and with `auto` the decoding rule."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from hill.decode.calibration import Block, Calibrator, fit_calibrator
-from hill.decode.config import DecodeConfig
-from hill.decode.decoder import Decoder
-from hill.decode.thresholds import AnyHistograms, Histograms, SparseHistograms, choose_thresholds
-from hill.metrics.calibration import CalibrationMetrics, mean_over_levels
-from hill.metrics.flat import Counts, alike, blocks_of, width_of
+from hill.decode.decoder import DecodeConfig, Decoder
+from hill.decode.thresholds import Histograms, choose_thresholds
+from hill.metrics.label_sets import Counts, match_format, row_blocks, row_width
+from hill.metrics.scores import CalibrationMetrics, mean_over_levels
 from hill.sparse import Matrix, assemble_rows
 from hill.taxonomy import Taxonomy
 from hill.taxonomy.propagate import AnyEdges
@@ -42,8 +41,8 @@ class CollectedScores:
 
     def blocks(self) -> Iterator[Block]:
         """Yield labels and scores in blocks of documents: both dense, or both sparse."""
-        for start, stop in blocks_of(self.scores):
-            yield alike(self.labels[start:stop].astype(bool), self.scores[start:stop])
+        for start, stop in row_blocks(self.scores):
+            yield match_format(self.labels[start:stop].astype(bool), self.scores[start:stop])
 
     def take(self, documents: IntArray) -> CollectedScores:
         """Return some of the documents."""
@@ -60,7 +59,7 @@ def collect_scores(scored: Iterable[tuple[IntArray, Matrix]], labels: csr_array[
     """Collect scores that come in batches and in any order; if there are too many, those of a random sample."""
     batches = iter(scored)
     first = next(batches, (np.arange(0), np.zeros((0, labels.shape[1]), dtype=np.float32)))
-    n_documents, n_sample = labels.shape[0], max(MAX_SCORES // max(width_of(first[1]), 1), 1)
+    n_documents, n_sample = labels.shape[0], max(MAX_SCORES // max(row_width(first[1]), 1), 1)
     sample = np.arange(n_documents)
     if n_documents > n_sample:
         sample = np.sort(np.random.default_rng(SEED).choice(n_documents, n_sample, replace=False))
@@ -101,7 +100,7 @@ def tune(taxonomy: Taxonomy, config: DecodeConfig, collected: CollectedScores) -
 
 
 def _with_thresholds(
-    taxonomy: Taxonomy, config: DecodeConfig, calibrator: Calibrator | None, histograms: AnyHistograms | None
+    taxonomy: Taxonomy, config: DecodeConfig, calibrator: Calibrator | None, histograms: Histograms | None
 ) -> Tuned:
     """Choose the best thresholds for these histograms; without histograms, use the threshold of the config."""
     threshold, thresholds = choose_thresholds(histograms, taxonomy, config) if histograms else (config.threshold, None)
@@ -122,7 +121,7 @@ def _uses_raw_scores(config: DecodeConfig) -> bool:
 
 def _histograms(
     taxonomy: Taxonomy, config: DecodeConfig, calibrator: Calibrator | None, collected: CollectedScores
-) -> AnyHistograms | None:
+) -> Histograms | None:
     """Count the values that are compared with thresholds; None if no thresholds are chosen."""
     if config.tune == "off":
         return None
@@ -130,7 +129,7 @@ def _histograms(
     if config.strategy == "ancestors" and config.tune == "global":
         config = replace(config, strategy="closure")  # equivalent with one threshold, and its counts are exact
     decoder, edges = Decoder(taxonomy, config, None, calibrator), AnyEdges(taxonomy).of(collected.scores)
-    histograms = (SparseHistograms if isinstance(collected.scores, csr_array) else Histograms)(len(taxonomy))
+    histograms = Histograms(len(taxonomy))
     for labels, scores in collected.blocks():
         compared = decoder.compared(scores)
         if config.tune_metric == "hierarchical_f1":
@@ -185,29 +184,21 @@ def _gains(taxonomy: Taxonomy, rules: list[DecodeConfig], collected: CollectedSc
     """Compute the cross-validated gains of rules over all labels above 0.5: (rules, 3)."""
     raw, metrics = RuleMetrics(taxonomy), [RuleMetrics(taxonomy) for _ in rules]
     for train, test in collected.folds():
-        calibrator, decoders = _fit_rules(taxonomy, rules, train)
+        calibrator = fit_calibrator(rules[0].calibrate, taxonomy, train.blocks())  # all rules share it
+        histograms: dict[bool, Histograms | None] = {}  # one for global thresholds, one for all others
+        decoders = []
+        for rule in rules:
+            key = rule.tune == "global"
+            if rule.tune != "off" and key not in histograms:
+                histograms[key] = _histograms(taxonomy, rule, calibrator, train)
+            tuned = _with_thresholds(taxonomy, rule, calibrator, histograms[key] if rule.tune != "off" else None)
+            decoders.append(Decoder(taxonomy, tuned.config, tuned.thresholds))
         for labels, scores in test.blocks():
             raw.update(labels, scores > 0.5)
             calibrated = calibrator(scores) if calibrator else scores
             for metric, decoder in zip(metrics, decoders, strict=True):
                 metric.update(labels, decoder.decode(calibrated))
     return np.array([metric.result() for metric in metrics]) - raw.result()
-
-
-def _fit_rules(
-    taxonomy: Taxonomy, rules: list[DecodeConfig], collected: CollectedScores
-) -> tuple[Calibrator | None, list[Decoder]]:
-    """Fit the calibrator that all rules share, and a decoder of calibrated scores per rule."""
-    calibrator = fit_calibrator(rules[0].calibrate, taxonomy, collected.blocks())
-    histograms: dict[tuple[bool, bool], AnyHistograms | None] = {}  # rules of the same strategy share them
-    decoders = []
-    for rule in rules:
-        key = rule.tune == "off", rule.tune == "global"
-        if key not in histograms:
-            histograms[key] = _histograms(taxonomy, rule, calibrator, collected)
-        tuned = _with_thresholds(taxonomy, rule, calibrator, histograms[key])
-        decoders.append(Decoder(taxonomy, tuned.config, tuned.thresholds))
-    return calibrator, decoders
 
 
 class RuleMetrics:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from scipy.sparse import csr_array, hstack, vstack
 
 from hill.errors import DataError
-from hill.metrics.flat import ratio
+from hill.metrics.label_sets import ratio
 from hill.research.predictions import DECODINGS, Predictions
 from hill.settings import check_one_of, within
 from hill.taxonomy.propagate import Edges

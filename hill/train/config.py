@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from hill.errors import ConfigError
 from hill.settings import check_at_least, check_one_of, within
 
+NOT_NEGATIVE = ("encoder_lr", "lr", "classifier_lr", "warmup", "clip", "weight_decay", "freeze", "checkpoint_seconds")
 METRICS = ("micro_f1", "macro_f1", "hierarchical_f1", "subset_accuracy")
 HEAD_START_EPOCHS = 3
 """`head_start=auto` is on for up to this many epochs: of 6 epochs of HILL, the first 3 were better with it."""
@@ -73,16 +74,7 @@ class TrainConfig:
         check_one_of(self.stages, ("one", "two"), "train.stages")
         for name in ("epochs", "batch_size", "accumulate", "patience", "contrast_epochs"):
             check_at_least(getattr(self, name), 1, f"train.{name}")
-        for name in (
-            "encoder_lr",
-            "lr",
-            "classifier_lr",
-            "warmup",
-            "clip",
-            "weight_decay",
-            "freeze",
-            "checkpoint_seconds",
-        ):
+        for name in NOT_NEGATIVE:
             check_at_least(getattr(self, name), 0, f"train.{name}")
         within(self.seed, 0, LARGEST_SEED, "train.seed")
         if self.stages == "two" and self.contrast_epochs >= self.epochs:
