@@ -13,7 +13,7 @@ import hill.decode.calibration as calibration_module
 from hill.decode import STRATEGIES, CollectedScores, DecodeConfig, Decoder, Tuned, collect_scores, tune
 from hill.decode.calibration import fit_calibrator
 from hill.decode.decoder import TUNE_METRICS
-from hill.decode.thresholds import GRID, Histograms
+from hill.decode.tuning import GRID, Histograms
 from hill.errors import DataError
 from hill.metrics import Scorer, flat_scores, ranking_scores, score
 from hill.sparse import max_entries, to_dense, top_k, top_k_matrix, with_values
