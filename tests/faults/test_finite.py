@@ -221,13 +221,13 @@ BAD_VALUES: dict[str, tuple[Callable[[Any], None], str]] = {
     "own curve": (lambda found: found["calibrator"]["labels"][0].__setitem__(2, -math.inf), "has the number -inf"),
     "curves": (
         lambda found: found["calibrator"]["levels"].pop(),
-        r"numbers of the shape \(2, 65\); expected \(3, 65\)",
+        r"an array of shape \(2, 65\); expected \(3, 65\)",
     ),
-    "own curves": (lambda found: found["calibrator"]["labels"].pop(), r"numbers of the shape .*; expected \("),
-    "rows": (lambda found: found["calibrator"]["rows"].__setitem__(0, -1), "a curve for a label that is not among 7"),
+    "own curves": (lambda found: found["calibrator"]["labels"].pop(), r"an array of shape .*; expected \("),
+    "rows": (lambda found: found["calibrator"]["rows"].__setitem__(0, -1), "a curve for a label beyond the 7 labels"),
     "far rows": (
         lambda found: found["calibrator"]["rows"].__setitem__(0, 7),
-        "a curve for a label that is not among 7",
+        "a curve for a label beyond the 7 labels",
     ),
     "temperature": (
         lambda found: found.update(calibrator={"kind": "temperature", "levels": [1.0, math.nan, 1.0]}),
@@ -239,7 +239,7 @@ BAD_VALUES: dict[str, tuple[Callable[[Any], None], str]] = {
     ),
     "temperatures": (
         lambda found: found.update(calibrator={"kind": "temperature", "levels": [1.0] * 4}),
-        r"numbers of the shape \(4,\); expected \(3,\)",
+        r"an array of shape \(4,\); expected \(3,\)",
     ),
 }
 
