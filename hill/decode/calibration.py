@@ -102,12 +102,8 @@ class Isotonic(Calibrator):
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values."""
-        return {
-            "kind": "isotonic",
-            "levels": self._levels.tolist(),
-            "rows": self._rows.tolist(),
-            "labels": self._labels.tolist(),
-        }
+        arrays = {"levels": self._levels, "rows": self._rows, "labels": self._labels}
+        return {"kind": "isotonic", **{name: array.tolist() for name, array in arrays.items()}}
 
 
 REMEDY = "copy thresholds.json again, or train again"

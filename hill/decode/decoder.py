@@ -45,18 +45,16 @@ class DecodeConfig:
     """The metric that thresholds maximise: micro_f1, macro_f1, hierarchical_f1, or mean_f1, the mean of the three.
     Strategy auto chooses this setting too."""
     support: int = 10
-    """Minimum number of gold documents in dev of a label with its own threshold; the other labels of a level share
-    one."""
+    """Gold documents in dev that a label needs to have its own threshold; the other labels of a level share one."""
     k: int = 1
-    """Strategies path and safe: number of paths."""
+    """Number of paths of the strategies path and safe."""
     abstain: float = 0.0
     """Documents whose highest score is not above this value get no label; 0 never abstains."""
     calibrate: str = "auto"
     """Fit calibration on dev: temperature, one per level; isotonic, one curve per label, or per level for labels with
     few documents; auto, the best of both and none; off, none."""
     keep: int = 0
-    """Number of highest scores that are kept per document; the others count as 0. 0 keeps all scores, or 100 with more
-    than 10,000 labels."""
+    """Number of top scores per document; the others count as 0. 0: all scores, or 100 with over 10,000 labels."""
 
     def __post_init__(self) -> None:
         check_one_of(self.strategy, STRATEGIES, "decode.strategy")

@@ -48,8 +48,7 @@ from hill.train.trainer import Epoch, Progress, Resumed, Session, Split, Step, T
 
 FOLDER = "checkpoints"
 STATE = re.compile(r"state-\d{8}-\d{4}")
-BEST = "best.safetensors"
-PARTS = ("weights", "optimiser", "random")
+PARTS = ("weights", "optimiser", "random", "best")
 FREE = (("train", "checkpoint_seconds"), ("train", "skip_nonfinite"))
 """Settings that may differ when a training is resumed: they do not change its steps."""
 HASHED = ("taxonomy", *(f"{part} of {split}" for split in ("train", "dev") for part in ("ids", "texts", "labels")))
@@ -174,19 +173,17 @@ class Checkpoints:
         if device.type == "cuda":
             random["cuda"] = torch.cuda.get_rng_state(device)
         tensors = {
-            "weights.safetensors": _finite(session.model.state_dict()),
-            "optimiser.safetensors": {
-                f"{i}.{key}": value for i, each in moments.items() for key, value in each.items()
-            },
-            "random.safetensors": random,
-            BEST: self._best,
+            "weights": _finite(session.model.state_dict()),
+            "optimiser": {f"{i}.{key}": value for i, each in moments.items() for key, value in each.items()},
+            "random": random,
+            "best": self._best,
         }
         if self._latest:
             self._remove_all_but(self._latest)
         try:
             with save_folder(self._folder / name) as draft:
-                for file, content in tensors.items():
-                    write_tensors(draft / file, content)
+                for part, content in tensors.items():
+                    write_tensors(draft / f"{part}.safetensors", content)
                 write_json(draft / "state.json", {"facts": self._facts, "progress": asdict(session.progress)})
         except HillError as error:
             continued = "; the checkpoint before it is complete: continue with --resume" if self._latest else ""
@@ -231,7 +228,7 @@ class Checkpoints:
         if progress is None:
             return False
         tensors = state[1] if state else {name: {} for name in PARTS}
-        weights, optimiser, random = (dict(context.broadcast_tensors(tensors[name])) for name in PARTS)
+        weights, optimiser, random = (dict(context.broadcast_tensors(tensors[name])) for name in PARTS[:3])
         load_weights(session.model, weights, self._folder)
         moments: dict[int, dict[str, Tensor]] = {}
         for key, value in optimiser.items():
@@ -258,8 +255,9 @@ class Checkpoints:
                 continue
             state = read_json(folder / "state.json")
             self._check_facts(state["facts"], folder)
-            self._best, self._latest = read_tensors(folder / BEST), folder.name
-            return state["progress"], {name: read_tensors(folder / f"{name}.safetensors") for name in PARTS}
+            tensors = {name: read_tensors(folder / f"{name}.safetensors") for name in PARTS}
+            self._best, self._latest = tensors.pop("best"), folder.name
+            return state["progress"], tensors
         if self.damaged:
             raise CheckpointError(f"{self.damaged}; no checkpoint is intact: remove '{self._folder}' to start over")
         return None

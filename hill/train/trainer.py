@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from scipy.sparse import csr_array, vstack
@@ -36,7 +35,7 @@ from hill.sparse import Matrix
 from hill.taxonomy import Taxonomy
 from hill.train.config import TrainConfig
 from hill.train.distributed import DistributedContext, DistributedInference, current_context
-from hill.types import MANY_LABELS, Batch, BoolArray, IntArray, Packed
+from hill.types import MANY_LABELS, Batch, IntArray, Packed
 
 CHECK_INTERVAL = 10
 """Steps between two checks of a GPU for non-finite steps: each check waits for the GPU."""
@@ -161,13 +160,9 @@ def choose_labels(model: HTCModel, scores: Matrix) -> Matrix:
     """
     if model.siblings is None and model.config.loss != "softmax":
         return scores > 0.5
-    if not isinstance(scores, csr_array):
-        return _choose_dense(model, scores)
-    parts = (scores[start : start + BATCH_SIZE].toarray() for start in range(0, scores.shape[0], BATCH_SIZE))
-    return csr_array(vstack([csr_array(_choose_dense(model, part)) for part in parts]))
-
-
-def _choose_dense(model: HTCModel, scores: npt.NDArray[Any]) -> BoolArray:
+    if isinstance(scores, csr_array):
+        parts = (scores[start : start + BATCH_SIZE].toarray() for start in range(0, scores.shape[0], BATCH_SIZE))
+        return csr_array(vstack([csr_array(choose_labels(model, part)) for part in parts]))
     if model.siblings is not None:
         device = model.siblings.child.device
         return model.siblings.choose(torch.from_numpy(scores).to(device)).cpu().numpy()
@@ -289,18 +284,14 @@ def make_optimiser(model: HTCModel, config: TrainConfig, graphs: bool = False) -
 
     With `graphs`, learning rates are tensors that CUDA graphs read.
     """
-    encoder = "text." if model.text.pretrained else "-"
-    classifier = "head" if config.classifier_lr else "-"
-    trained = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
-    parts = [
-        [weight for name, weight in trained if name.startswith(encoder)],
-        [weight for name, weight in trained if not name.startswith((encoder, classifier))],
-    ]
-    if config.classifier_lr:
-        parts.append([weight for name, weight in trained if name.startswith(classifier)])
     device = next(model.parameters()).device
     rates = [torch.tensor(rate, device=device) if graphs else rate for rate in _base_rates(config)]
-    groups = [{"params": part, "lr": rate} for part, rate in zip(parts, rates, strict=True)]
+    groups: list[dict[str, Any]] = [{"params": [], "lr": rate} for rate in rates]
+    for name, weight in model.named_parameters():
+        is_encoder = model.text.pretrained and name.startswith("text.")
+        is_classifier = config.classifier_lr > 0 and name.startswith("head")
+        if weight.requires_grad:
+            groups[0 if is_encoder else 2 if is_classifier else 1]["params"].append(weight)
     fused = device.type == "cuda" and not config.plain
     epsilon = EPSILON if sum(map(len, model.levels)) <= MANY_LABELS else MANY_LABELS_EPSILON
     return torch.optim.AdamW(groups, eps=epsilon, weight_decay=config.weight_decay, fused=fused, capturable=graphs)

@@ -95,12 +95,12 @@ def build_warm(
 
 @torch.no_grad()
 def warm_start(model: HTCModel, old: SavedModel, taxonomy: Taxonomy) -> WarmStartReport:
-    """Set the weights of a new model for this taxonomy from those of an old one; weights with a label axis per label.
+    """Set the weights of a new model for this taxonomy from those of an old one of the same class and encoder.
 
-    Two labels are the same if they have the same id, or the same name and parents. For the same taxonomy the scores are
-    those of the old model. Step counters start at 0: the state dict only has copies of them.
+    Weights with a label axis are set per label. Two labels are the same if they have the same id, or the same name and
+    parents. For the same taxonomy the scores are those of the old model. Step counters start at 0: the state dict only
+    has copies of them.
     """
-    _check_same_encoder(model, old)
     mapping = LabelMapping(diff(old.taxonomy, taxonomy))
     old_weights, fresh = old.model.state_dict(), []
     for name, weight in model.state_dict().items():
@@ -180,13 +180,12 @@ class LabelMapping:
         """Convert the first axis, which has this letter."""
         if letter in "ED":
             in_old, in_new = self._common_edges if letter == "E" else (np.arange(min(len(old), len(new))),) * 2
-            return _replace_rows(new, in_new, old[in_old]) if old.shape[1:] == new.shape[1:] else old
+            return _with_rows(new, in_new, old[in_old]) if old.shape[1:] == new.shape[1:] else old
         width = len(old) // len(self.old)
         rows = old.reshape(len(self.old), width, *old.shape[1:]) if width > 1 else old
         if letter == "K":
-            if rows.shape[1:] != new.shape[1:]:
-                return old
-            return _replace_rows(new, self.copied, rows[self.source[self.copied]])
+            copied = rows[self.source[self.copied]]
+            return _with_rows(new, self.copied, copied) if rows.shape[1:] == new.shape[1:] else old
         result = rows.new_zeros(len(self.new), *rows.shape[1:])
         result[self.copied] = rows[self.source[self.copied]]
         started = np.append(self.from_parents, self.from_others)
@@ -196,23 +195,6 @@ class LabelMapping:
         return result.flatten(0, 1) if width > 1 else result
 
 
-def _replace_rows(weight: Tensor, indices: IntArray, rows: Tensor) -> Tensor:
-    result = weight.clone()
-    result[indices] = rows
-    return result
-
-
-def _check_same_encoder(model: HTCModel, old: SavedModel) -> None:
-    if type(model) is not type(old.model):
-        raise ConfigError(
-            f"a model of type {type(model).__name__} cannot start from a '{old.name}'; use --model {old.name}"
-        )
-    shapes, old_shapes = (
-        {name: tuple(weight.shape) for name, weight in each.text.state_dict().items()} for each in (model, old.model)
-    )
-    for name in sorted(shapes.keys() | old_shapes.keys()):
-        if shapes.get(name) != old_shapes.get(name):
-            raise ConfigError(
-                f"the text encoder differs from that of the old model: '{name}' is {shapes.get(name)} and was "
-                f"{old_shapes.get(name)}; start from a model with the same encoder and vocabulary"
-            )
+def _with_rows(weight: Tensor, indices: IntArray, rows: Tensor) -> Tensor:
+    """A copy of the weight in which these rows are replaced."""
+    return weight.index_copy(0, torch.from_numpy(indices).to(weight.device), rows)
