@@ -21,6 +21,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from hill.data import Documents, read_data
+from hill.data.batches import training_order
 from hill.data.tokens import Tokens, tokenize
 from hill.encoders import Transformer
 from hill.encoders.transformer import load_pretrained
@@ -28,8 +29,7 @@ from hill.models import MODELS
 from hill.settings import make
 from hill.taxonomy import Label, Taxonomy, read_taxonomy
 from hill.train import Session, Split, TrainConfig
-from hill.train.session import StepRunner
-from hill.train.trainer import make_steps
+from hill.train.trainer import StepRunner, make_steps
 
 SHAPES = {
     "bert-base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
@@ -85,7 +85,8 @@ def measure(session: Session, data: Split, seconds: float) -> dict[str, Any]:
     torch.cuda.reset_peak_memory_stats()
     steps: StepRunner = make_steps(session, data)
     session.model.train()
-    order = [documents for epoch in range(4) for documents in steps.order(epoch)[:-1]]
+    size, seed = session.config.batch_size, session.config.seed
+    order = [documents for epoch in range(4) for documents in training_order(len(data), size, seed, epoch)[:-1]]
     done, start = 0, time.perf_counter()
     while done < WARM_STEPS and time.perf_counter() - start < WARM_SECONDS:  # kernels compiled, shapes recorded
         steps.step([order[done % len(order)]])

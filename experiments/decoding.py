@@ -21,7 +21,7 @@ from hill.classifier import HillClassifier
 from hill.data import Documents, read_data
 from hill.decode import CollectedScores, DecodeConfig, Tuned, tune
 from hill.metrics import Scorer
-from hill.metrics.calibration import mean_over_levels
+from hill.metrics.scores import mean_over_levels
 from hill.taxonomy import Taxonomy, read_taxonomy
 
 THRESHOLDED = ("closure", "ancestors", "top-down", "safe", "raw")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -35,9 +35,8 @@ from hill.settings import Groups, by_group, check_at_least, check_one_of, make, 
 from hill.sparse import max_entries
 from hill.taxonomy import Taxonomy, read_taxonomy
 from hill.train import Session, Split, TrainConfig
-from hill.train.checkpoint import remove_training, training_facts
-from hill.train.optim import freeze_layers
-from hill.train.trainer import StageProgress, TrainingEvent, run, start_training
+from hill.train.checkpoint import remove_training, run, start_training, training_facts
+from hill.train.trainer import StageProgress, TrainingEvent, freeze_layers
 from hill.train.warm_start import WarmStartReport, build_warm
 from hill.types import IntArray
 
@@ -71,13 +70,23 @@ class DataConfig:
             raise ConfigError(f"data.dev_share is {self.dev_share}; expected a share between 0 and 1")
 
 
-class Configs(NamedTuple):
-    """The checked settings of each group."""
+@dataclass(frozen=True)
+class Configs:
+    """The checked settings of each group; those of training are checked on first use, as prediction needs none."""
 
     model: Any
-    train: TrainConfig
+    train_settings: dict[str, Any]
     data: DataConfig
     decode: DecodeConfig
+
+    @cached_property
+    def train(self) -> TrainConfig:
+        """The settings of training."""
+        return make(TrainConfig, self.train_settings, "train")
+
+    def to_dict(self) -> Groups:
+        """All settings by group, defaults included."""
+        return {group: to_dict(getattr(self, group)) for group in GROUPS}
 
 
 class HillClassifier(Predictor, ModelHubMixin):
@@ -111,7 +120,9 @@ class HillClassifier(Predictor, ModelHubMixin):
 
     @cached_property
     def _configs(self) -> Configs:
-        return make_configs(self._params["model"], self._params["settings"])
+        configs = make_configs(self._params["model"], self._params["settings"])
+        _ = configs.train if self._stored is None else None  # a model that will be trained: check these settings too
+        return configs
 
     @cached_property
     def taxonomy(self) -> Taxonomy:  # type: ignore[override]
@@ -157,8 +168,7 @@ class HillClassifier(Predictor, ModelHubMixin):
 
     def settings(self) -> Groups:
         """All settings by group, defaults included."""
-        configs = self._configs._replace(decode=self.decode_config)
-        return {group: to_dict(config) for group, config in configs._asdict().items()}
+        return replace(self._configs, decode=self.decode_config).to_dict()
 
     def _reset(self) -> None:
         """Forget what was learned and what follows from the parameters."""
@@ -277,18 +287,23 @@ class HillClassifier(Predictor, ModelHubMixin):
     @property
     def stored(self) -> SavedModel:
         """The PyTorch model with its taxonomy, tokenizer and settings."""
+        return replace(self._fitted, settings=self.settings())
+
+    @property
+    def _fitted(self) -> SavedModel:
+        """The model as it was loaded, or as its training began; its settings lack what was chosen on dev since."""
         if self._stored is None:
             raise ConfigError("the classifier has not learned anything yet; call fit or load first")
-        return replace(self._stored, settings=self.settings())
+        return self._stored
 
     @property
     def max_length(self) -> int:
         """Maximum number of tokens per text or window."""
-        return min(self.data_config.max_length, self.stored.model.text.longest)
+        return min(self.data_config.max_length, self._fitted.model.text.longest)
 
     def scores(self, texts: Sequence[str]) -> Iterator[ScoredBatch]:
         """Yield the scores of the model, between 0 and 1, in batches of texts, the longest texts first."""
-        return score_windows(check_texts(texts), self.stored.tokenizer, self.max_length, self.windows, self._score)
+        return score_windows(check_texts(texts), self._fitted.tokenizer, self.max_length, self.windows, self._score)
 
     def _score(self, tokens: Tokens) -> Iterator[ScoredBatch]:
         assert self._inference is not None
@@ -344,9 +359,10 @@ class HillClassifier(Predictor, ModelHubMixin):
         return classifier
 
     def _set_stored(self, stored: SavedModel) -> None:
-        config = self.train_config
         self._stored, self.taxonomy, self.name = stored, stored.taxonomy, stored.name
-        self._inference = Inference(stored.model, find_device(config.device), config.inference_precision)
+        train = self._configs.train_settings
+        precision = "fp32" if train.get("plain") else train.get("precision", "auto")
+        self._inference = Inference(stored.model, find_device(train.get("device", "auto")), precision)
 
     def save_pretrained(  # type: ignore[override]
         self,
@@ -400,9 +416,8 @@ class HillClassifier(Predictor, ModelHubMixin):
         """The parameters as they were given; if deep, also every setting, such as `train__epochs`."""
         if not deep:
             return dict(self._params)
-        configs = make_configs(self._params["model"], self._params["settings"])._asdict()
-        settings = {f"{group}__{key}": value for group in configs for key, value in to_dict(configs[group]).items()}
-        return self._params | settings
+        groups = make_configs(self._params["model"], self._params["settings"]).to_dict()
+        return self._params | {f"{group}__{key}": value for group in groups for key, value in groups[group].items()}
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters, or settings such as `train__epochs=3`; a fitted classifier uses them from the next `fit`."""
@@ -416,7 +431,7 @@ class HillClassifier(Predictor, ModelHubMixin):
             for name, value in nested.items():
                 group, key = name.split("__", 1)
                 groups.setdefault(group, {})[key] = value
-            make_configs(new_params["model"], groups)  # an unknown setting fails before a search begins
+            _ = make_configs(new_params["model"], groups).train  # an unknown setting fails before a search begins
             new_params["settings"] = groups
         self._params = new_params
         if self._stored is None:
@@ -474,7 +489,7 @@ def make_configs(model: Any, settings: Groups | None) -> Configs:
         raise ConfigError(f"unknown group of settings '{unknown[0]}'; expected {', '.join(GROUPS)}")
     return Configs(
         make(MODELS[model].Config, given.get("model", {}), "model"),
-        make(TrainConfig, given.get("train", {}), "train"),
+        given.get("train", {}),
         make(DataConfig, given.get("data", {}), "data"),
         make(DecodeConfig, given.get("decode", {}), "decode"),
     )

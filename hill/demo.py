@@ -15,15 +15,15 @@ from hill.data.icd import icd_data, icd_taxonomy
 from hill.io import PREFIX, make_folder, remove_saved, save_folder, write_json
 from hill.settings import Groups
 from hill.taxonomy import Taxonomy, write_taxonomy
-from hill.train.checkpoint import remove_training
+from hill.train.checkpoint import check_output_folder, remove_training
 from hill.train.progress import training_progress
-from hill.train.trainer import StageProgress, check_output_folder
+from hill.train.trainer import StageProgress
 
 MARK = f"{PREFIX}demo.json"
 """A file that marks the folder of a demo; the next demo may replace it."""
 SETTINGS: Groups = {
     "model": {"encoder": "minilm", "loss": "softmax", "height": 2, "method": "refined", "contrast": 0.01},
-    "train": {"epochs": 2, "batch_size": 32, "freeze": 3, "encoder_lr": 5e-4, "lr": 5e-4, "head_epochs": 4},
+    "train": {"epochs": 2, "batch_size": 32, "freeze": 3, "encoder_lr": 5e-4, "lr": 5e-4},
     "data": {"max_length": 48},
     "decode": {"strategy": "path"},
 }

@@ -18,8 +18,8 @@ from hill.data.documents import as_list
 from hill.decode import Calibrator, DecodeConfig, Decoder, collect_scores, read_calibrator, tune
 from hill.errors import CheckpointError, DataError
 from hill.metrics import Scorer
-from hill.metrics.calibration import CalibrationMetrics, mean_over_levels
-from hill.metrics.flat import alike
+from hill.metrics.label_sets import match_format
+from hill.metrics.scores import CalibrationMetrics, mean_over_levels
 from hill.sparse import assemble_rows, flat_indices, row_indices
 from hill.taxonomy import Taxonomy
 from hill.taxonomy.propagate import lookup
@@ -130,7 +130,7 @@ class Predictor(ABC):
         decoder, scorer, raw_scorer = self.decoder(), Scorer(self.taxonomy), Scorer(self.taxonomy)
         raw_calibration = CalibrationMetrics(self.taxonomy)
         for documents, scores in scored:
-            gold, _ = alike(labels[documents].astype(bool), scores)
+            gold, _ = match_format(labels[documents].astype(bool), scores)
             scorer.update(gold, *decoder.decide(scores))
             raw_scorer.update(gold, scores > 0.5)
             raw_calibration.update(gold, scores)

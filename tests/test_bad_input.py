@@ -362,7 +362,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "tree of None": (lambda: CodingTree(None), "parents is None; expected a list of arrays"),  # type: ignore[arg-type]
     "scores without a taxonomy": (lambda: score(ONES, ONES, None, None), "taxonomy is None; expected"),  # type: ignore[arg-type]
     "rows of different lengths": (lambda: score([[1], [1, 0]], ONES, None, ANIMALS), "labels have rows of different"),
-    "no labels to score": (lambda: score(None, ONES, None, ANIMALS), "labels are of type object"),  # type: ignore[arg-type]
+    "no labels to score": (lambda: score(None, ONES, None, ANIMALS), "labels have the dtype object"),  # type: ignore[arg-type]
     "counts in words": (lambda: score(ONES, ONES, None, ANIMALS, ["x"] * 7), "expected one number for each of the 7"),
     "counts that are none": (lambda: score(ONES, ONES, None, ANIMALS, [np.nan] * 7), "expected one number for each"),
     "one k": (lambda: score(ONES, ONES, ONES, ANIMALS, None, 3), "k is 3; expected a list of whole numbers"),  # type: ignore[arg-type]

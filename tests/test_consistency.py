@@ -24,6 +24,7 @@ from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -40,7 +41,7 @@ from hill.data.batches import collate
 from hill.data.documents import label_documents
 from hill.data.tokens import tokenize
 from hill.decode import STRATEGIES, CollectedScores, DecodeConfig, tune
-from hill.decode.config import CALIBRATIONS, TUNE_METRICS, TUNINGS
+from hill.decode.decoder import CALIBRATIONS, TUNE_METRICS, TUNINGS
 from hill.models import MODELS
 from hill.settings import Groups
 from hill.train import Session, Step
@@ -102,7 +103,7 @@ LOOPS: dict[str, tuple[str, Groups]] = {
     "plain": ("hgclr", {"train": {"plain": True}}),
     "accumulate": ("hiagm", {"train": {"accumulate": 2, "clip": 0.1, "weight_decay": 0.1}}),
     "rates": ("flat", {"train": {"classifier_lr": 0.02, "schedule": "constant", "warmup": 2.0, "freeze": 1}}),
-    "head-start": ("flat", {"train": {"head_start": "on", "head_epochs": 3}}),
+    "head-start": ("flat", {"train": {"head_start": "on"}}),
     "stages": ("hill", {"model": {"norm": "layer"}, "train": {"stages": "two", "epochs": 2, "contrast_epochs": 1}}),
     "sample": ("flat", {"model": {"sample": 3}}),
     "windows": ("flat", {"data": {"max_length": 5, "windows": 3, "overlap": 1}}),
@@ -179,7 +180,8 @@ def run_training(case: Case, encoders: Path, noise: int) -> Record:
     }
     classifier = HillClassifier(TAXONOMY, case.kind, settings)
     data = {"train": documents(24, seed=1), "dev": documents(6, seed=2)}
-    with TemporaryDirectory() as scratch, closing(classifier.training(data, Path(scratch))) as reports:
+    short = patch("hill.train.head_start.HEAD_EPOCHS", 3)
+    with short, TemporaryDirectory() as scratch, closing(classifier.training(data, Path(scratch))) as reports:
         next(reports)  # the model is built, but not trained
         add_noise(classifier, noise)
         start = score(classifier)

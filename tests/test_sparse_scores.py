@@ -12,8 +12,8 @@ from scipy.sparse import csr_array, csr_matrix
 import hill.decode.calibration as calibration_module
 from hill.decode import STRATEGIES, CollectedScores, DecodeConfig, Decoder, Tuned, collect_scores, tune
 from hill.decode.calibration import fit_calibrator
-from hill.decode.config import TUNE_METRICS
-from hill.decode.thresholds import GRID, Histograms, SparseHistograms
+from hill.decode.decoder import TUNE_METRICS
+from hill.decode.tuning import GRID, Histograms
 from hill.errors import DataError
 from hill.metrics import Scorer, flat_scores, ranking_scores, score
 from hill.sparse import max_entries, to_dense, top_k, top_k_matrix, with_values
@@ -93,8 +93,8 @@ def test_cells_out_of_order_and_zeros_that_are_held_are_no_labels() -> None:
     [
         (np.ones((2, 3)), np.full((2, 4), 0.5), r"scores have shape \(2, 4\), but labels have \(2, 3\)"),
         (np.ones((2, 4)), np.full((2, 4), 0.5), r"labels have shape \(2, 4\), but the taxonomy has 3 labels"),
-        (np.full((2, 3), 0.5), np.full((2, 3), 0.5), r"labels hold 0.5; expected true and false"),
-        (np.ones((2, 3)), np.full((2, 3), 1.5), r"scores hold 1.5; expected numbers from 0 to 1"),
+        (np.full((2, 3), 0.5), np.full((2, 3), 0.5), r"labels have the value 0.5; expected true and false"),
+        (np.ones((2, 3)), np.full((2, 3), 1.5), r"scores have the value 1.5; expected numbers from 0 to 1"),
     ],
 )
 def test_wrong_sparse_tables_are_named(labels: np.ndarray, scores: np.ndarray, message: str) -> None:
@@ -191,7 +191,7 @@ def test_counts_at_every_threshold_are_those_of_dense_scores(seed: int, groups: 
     edges = np.concatenate([GRID[[0, 1, 2, 180, 358, 359, 360]], [1.0]])
     values = np.clip(np.nextafter(draw.choice(edges, case.sparse.nnz), draw.choice([0, 1])), 0, 1)
     case.sparse = with_values(case.sparse, values)
-    dense, sparse = Histograms(14), SparseHistograms(14)
+    dense, sparse = Histograms(14), Histograms(14)
     for part in (slice(0, 9), slice(9, 25)):
         dense.update(case.gold[part], case.sparse[part].toarray())
         sparse.update(case.labels[part], case.sparse[part])

@@ -34,9 +34,9 @@ def train(
     from hill.errors import ConfigError
     from hill.settings import read_settings
     from hill.taxonomy import read_taxonomy
+    from hill.train.checkpoint import check_output_folder
     from hill.train.distributed import init_distributed
     from hill.train.progress import training_progress
-    from hill.train.trainer import check_output_folder
     from hill.train.warm_start import warm_settings
 
     settings = read_settings(config, assignments or [], GROUPS)

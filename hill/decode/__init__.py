@@ -1,8 +1,7 @@
 """Decoding: from scores to label sets that respect the taxonomy."""
 
 from hill.decode.calibration import Calibrator, read_calibrator
-from hill.decode.config import STRATEGIES, DecodeConfig
-from hill.decode.decoder import Decoder
+from hill.decode.decoder import STRATEGIES, DecodeConfig, Decoder
 from hill.decode.tuning import CollectedScores, Tuned, collect_scores, tune
 
 __all__ = [

@@ -22,24 +22,18 @@ AnyScores = TypeVar("AnyScores", ScoreArray, csr_array[Any])
 
 Block = tuple[Any, Any]
 """Labels and scores of some documents: (B, L) each, both dense or both sparse."""
-
 EDGE = 1e-7
-"""Scores are clipped to EDGE and 1 - EDGE before the logit: float32 is not more accurate."""
-
+"""Scores are clipped to [EDGE, 1 - EDGE] before the logit: float32 is not more accurate."""
 FINE = np.linspace(-16, 16, 641)
 """Logits at which scores are counted to fit a temperature."""
-
 COARSE = np.linspace(-8, 8, 65)
 """Logits of the nodes of an isotonic curve."""
-
 MAX_SLOPE = 20.0
 """Temperatures are between 1 / MAX_SLOPE and MAX_SLOPE."""
-
 SUPPORT = 50
 """Minimum number of gold documents of a label with its own isotonic curve."""
-
 SLOPE = 1e-3
-"""Weight of the identity in an isotonic curve: it makes the curve strictly increasing, so that ranks do not change."""
+"""Weight of the identity in an isotonic curve: the curve is then strictly increasing, and ranks do not change."""
 
 
 def logits(scores: ScoreArray) -> FloatArray:
@@ -53,9 +47,6 @@ def sigmoid(values: FloatArray) -> FloatArray:
     """Compute 1 / (1 + exp(-x))."""
     scores: FloatArray = 1 / (1 + np.exp(-values))
     return scores
-
-
-# Calibrators
 
 
 class Calibrator(ABC):
@@ -111,15 +102,9 @@ class Isotonic(Calibrator):
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values."""
-        return {
-            "kind": "isotonic",
-            "levels": self._levels.tolist(),
-            "rows": self._rows.tolist(),
-            "labels": self._labels.tolist(),
-        }
+        arrays = {"levels": self._levels, "rows": self._rows, "labels": self._labels}
+        return {"kind": "isotonic", **{name: array.tolist() for name, array in arrays.items()}}
 
-
-# Saved calibrators
 
 REMEDY = "copy thresholds.json again, or train again"
 
@@ -191,9 +176,9 @@ def _fit_curve(gold: IntArray, total: IntArray) -> FloatArray:
 def _count_scores(
     group: IntArray, n_groups: int, nodes: FloatArray, blocks: Iterable[Block]
 ) -> tuple[IntArray, IntArray]:
-    """Count gold pairs and all pairs by group of the label and by nearest node: (groups, nodes) each."""
+    """Count gold pairs and all pairs of a document and a label by group and by nearest node: (groups, nodes) each."""
 
-    def cells(groups: IntArray, scores: ScoreArray) -> IntArray:
+    def index_of(groups: IntArray, scores: ScoreArray) -> IntArray:
         index: IntArray = groups * len(nodes) + np.rint(_positions(logits(scores), nodes)).astype(np.int64)
         return index
 
@@ -201,11 +186,12 @@ def _count_scores(
     for labels, scores in blocks:
         if isinstance(scores, csr_array):
             gold_labels, gold_scores = scores_at_labels(labels, scores)
-            pairs, gold_pairs = cells(group[scores.indices], scores.data), cells(group[gold_labels], gold_scores)
+            pairs = index_of(group[scores.indices], scores.data)
+            gold_pairs = index_of(group[gold_labels], gold_scores)
             missing = len(labels.indptr) - 1 - np.bincount(scores.indices, minlength=len(group))
             total[:: len(nodes)] += np.bincount(group, missing, minlength=n_groups).astype(np.int64)  # they count as 0
         else:
-            pairs = cells(group, scores)
+            pairs = index_of(group, scores)
             gold_pairs = pairs[labels]
         total += np.bincount(pairs.ravel(), minlength=len(total))
         gold += np.bincount(gold_pairs, minlength=len(gold))

@@ -1,4 +1,4 @@
-"""Tuning on documents with known labels: chooses calibration, thresholds, and with `auto` the decoding rule."""
+"""Tuning on documents with gold labels: chooses calibration, thresholds that maximise F1, and with `auto` the rule."""
 
 from __future__ import annotations
 
@@ -10,22 +10,19 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
-from hill.decode.calibration import Block, Calibrator, fit_calibrator
-from hill.decode.config import DecodeConfig
-from hill.decode.decoder import Decoder
-from hill.decode.thresholds import AnyHistograms, Histograms, SparseHistograms, choose_thresholds
-from hill.metrics.calibration import CalibrationMetrics, mean_over_levels
-from hill.metrics.flat import Counts, alike, blocks_of, width_of
+from hill.decode.calibration import Block, Calibrator, fit_calibrator, sigmoid
+from hill.decode.decoder import DecodeConfig, Decoder
+from hill.metrics.label_sets import Counts, match_format, ratio, row_blocks, row_width
+from hill.metrics.scores import CalibrationMetrics, mean_over_levels
 from hill.sparse import Matrix, assemble_rows
 from hill.taxonomy import Taxonomy
-from hill.taxonomy.propagate import AnyEdges
+from hill.taxonomy.propagate import AnyEdges, scores_at_labels
 from hill.types import FloatArray, IntArray
 
 # Scores
 
 MAX_SCORES = 2**26
 """Maximum number of scores in memory (256 MiB, 512 MiB if sparse); of more documents, a random sample is used."""
-
 SEED = 0
 FOLDS = 4
 
@@ -42,25 +39,23 @@ class CollectedScores:
 
     def blocks(self) -> Iterator[Block]:
         """Yield labels and scores in blocks of documents: both dense, or both sparse."""
-        for start, stop in blocks_of(self.scores):
-            yield alike(self.labels[start:stop].astype(bool), self.scores[start:stop])
-
-    def take(self, documents: IntArray) -> CollectedScores:
-        """Return some of the documents."""
-        return CollectedScores(self.scores[documents], self.labels[documents])
+        for start, stop in row_blocks(self.scores):
+            yield match_format(self.labels[start:stop].astype(bool), self.scores[start:stop])
 
     def folds(self) -> Iterator[tuple[CollectedScores, CollectedScores]]:
-        """Yield the training and test documents of a random cross-validation."""
+        """Yield the training and test documents of each fold of a random cross-validation."""
         parts = np.array_split(np.random.default_rng(SEED).permutation(len(self)), FOLDS)
         for number, part in enumerate(parts):
-            yield self.take(np.concatenate(parts[:number] + parts[number + 1 :])), self.take(part)
+            rest = np.concatenate(parts[:number] + parts[number + 1 :])
+            train, test = (CollectedScores(self.scores[rows], self.labels[rows]) for rows in (rest, part))
+            yield train, test
 
 
 def collect_scores(scored: Iterable[tuple[IntArray, Matrix]], labels: csr_array[Any]) -> CollectedScores:
     """Collect scores that come in batches and in any order; if there are too many, those of a random sample."""
     batches = iter(scored)
     first = next(batches, (np.arange(0), np.zeros((0, labels.shape[1]), dtype=np.float32)))
-    n_documents, n_sample = labels.shape[0], max(MAX_SCORES // max(width_of(first[1]), 1), 1)
+    n_documents, n_sample = labels.shape[0], max(MAX_SCORES // max(row_width(first[1]), 1), 1)
     sample = np.arange(n_documents)
     if n_documents > n_sample:
         sample = np.sort(np.random.default_rng(SEED).choice(n_documents, n_sample, replace=False))
@@ -88,7 +83,7 @@ class Tuned:
 
 
 def tune(taxonomy: Taxonomy, config: DecodeConfig, collected: CollectedScores) -> Tuned:
-    """Choose what the config asks for, so that it is best for these documents."""
+    """Choose calibration, strategy and thresholds, as the config asks, that are best for these documents."""
     if config.calibrate == "auto":
         config = replace(config, calibrate=choose_calibration(taxonomy, collected))
     if config.strategy == "auto":
@@ -101,10 +96,10 @@ def tune(taxonomy: Taxonomy, config: DecodeConfig, collected: CollectedScores) -
 
 
 def _with_thresholds(
-    taxonomy: Taxonomy, config: DecodeConfig, calibrator: Calibrator | None, histograms: AnyHistograms | None
+    taxonomy: Taxonomy, config: DecodeConfig, calibrator: Calibrator | None, histograms: Histograms
 ) -> Tuned:
-    """Choose the best thresholds for these histograms; without histograms, use the threshold of the config."""
-    threshold, thresholds = choose_thresholds(histograms, taxonomy, config) if histograms else (config.threshold, None)
+    """Choose the best thresholds for these histograms."""
+    threshold, thresholds = choose_thresholds(histograms, taxonomy, config)
     if calibrator and _uses_raw_scores(config):
         raw = np.full(len(taxonomy), threshold) if thresholds is None else thresholds
         thresholds = calibrator(raw[None])[0].astype(np.float64)
@@ -122,16 +117,14 @@ def _uses_raw_scores(config: DecodeConfig) -> bool:
 
 def _histograms(
     taxonomy: Taxonomy, config: DecodeConfig, calibrator: Calibrator | None, collected: CollectedScores
-) -> AnyHistograms | None:
-    """Count the values that are compared with thresholds; None if no thresholds are chosen."""
-    if config.tune == "off":
-        return None
+) -> Histograms:
+    """Count the values that are compared with thresholds; none if no thresholds are chosen."""
     calibrator = None if _uses_raw_scores(config) else calibrator
     if config.strategy == "ancestors" and config.tune == "global":
         config = replace(config, strategy="closure")  # equivalent with one threshold, and its counts are exact
     decoder, edges = Decoder(taxonomy, config, None, calibrator), AnyEdges(taxonomy).of(collected.scores)
-    histograms = (SparseHistograms if isinstance(collected.scores, csr_array) else Histograms)(len(taxonomy))
-    for labels, scores in collected.blocks():
+    histograms = Histograms(len(taxonomy))
+    for labels, scores in collected.blocks() if config.tune != "off" else ():
         compared = decoder.compared(scores)
         if config.tune_metric == "hierarchical_f1":
             labels, compared = (edges.leave(edges.close(edges.enter(each))) for each in (labels, compared))
@@ -152,29 +145,22 @@ def choose_calibration(taxonomy: Taxonomy, collected: CollectedScores) -> str:
 
 # The strategy auto
 
-DEFAULT_RULE = ("ancestors", "off", "micro_f1")
-"""Strategy, tuning and metric that `auto` falls back on: labels above 0.5 before calibration, with their ancestors."""
-
-TUNED_RULES = tuple(product(("ancestors",), ("global", "level", "label"), ("micro_f1", "mean_f1")))
-"""The rules that `auto` tries."""
-
+RULES = (("off", "micro_f1"), *product(("global", "level", "label"), ("micro_f1", "mean_f1")))
+"""Tuning and metric of the rules that `auto` tries, all with strategy ancestors; the first is the default."""
 MAX_LOSS = 0.004
 """Maximum loss of a tuned rule in any of the three metrics."""
-
 MARGIN = 0.15
-"""Minimum gain of a tuned rule over the default, times the square root of the number of documents: noise shrinks so."""
+"""Minimum gain of a tuned rule over the default, times the square root of the number of documents, as noise shrinks."""
 
 
 def choose_rule(taxonomy: Taxonomy, config: DecodeConfig, collected: CollectedScores) -> DecodeConfig:
-    """Choose the default rule, or a tuned rule that is clearly better in a cross-validation.
+    """Choose the default rule (labels above 0.5, with ancestors), or a tuned rule that is clearly better.
 
     A tuned rule must not lose more than MAX_LOSS in micro, macro or hierarchical F1 against all labels above 0.5, and
-    the mean of the three must be above that of the default rule by a margin. The rule with the highest mean is chosen.
+    the mean of the three must be above that of the default rule by a margin, all in a cross-validation. The rule with
+    the highest mean is chosen.
     """
-    rules = [
-        replace(config, strategy=strategy, tune=tune, tune_metric=metric)
-        for strategy, tune, metric in (DEFAULT_RULE, *TUNED_RULES)
-    ]
+    rules = [replace(config, strategy="ancestors", tune=tune, tune_metric=metric) for tune, metric in RULES]
     gains = _gains(taxonomy, rules, collected)
     mean = gains.mean(axis=1)
     allowed = (gains.min(axis=1) >= -MAX_LOSS) & (mean >= mean[0] + MARGIN / np.sqrt(max(len(collected), 1)))
@@ -185,29 +171,21 @@ def _gains(taxonomy: Taxonomy, rules: list[DecodeConfig], collected: CollectedSc
     """Compute the cross-validated gains of rules over all labels above 0.5: (rules, 3)."""
     raw, metrics = RuleMetrics(taxonomy), [RuleMetrics(taxonomy) for _ in rules]
     for train, test in collected.folds():
-        calibrator, decoders = _fit_rules(taxonomy, rules, train)
+        calibrator = fit_calibrator(rules[0].calibrate, taxonomy, train.blocks())  # all rules share it
+        histograms: dict[tuple[bool, bool], Histograms] = {}  # the rules level and label share them
+        decoders = []
+        for rule in rules:
+            key = rule.tune == "off", rule.tune == "global"
+            if key not in histograms:
+                histograms[key] = _histograms(taxonomy, rule, calibrator, train)
+            tuned = _with_thresholds(taxonomy, rule, calibrator, histograms[key])
+            decoders.append(Decoder(taxonomy, tuned.config, tuned.thresholds))
         for labels, scores in test.blocks():
             raw.update(labels, scores > 0.5)
             calibrated = calibrator(scores) if calibrator else scores
             for metric, decoder in zip(metrics, decoders, strict=True):
                 metric.update(labels, decoder.decode(calibrated))
     return np.array([metric.result() for metric in metrics]) - raw.result()
-
-
-def _fit_rules(
-    taxonomy: Taxonomy, rules: list[DecodeConfig], collected: CollectedScores
-) -> tuple[Calibrator | None, list[Decoder]]:
-    """Fit the calibrator that all rules share, and a decoder of calibrated scores per rule."""
-    calibrator = fit_calibrator(rules[0].calibrate, taxonomy, collected.blocks())
-    histograms: dict[tuple[bool, bool], AnyHistograms | None] = {}  # rules of the same strategy share them
-    decoders = []
-    for rule in rules:
-        key = rule.tune == "off", rule.tune == "global"
-        if key not in histograms:
-            histograms[key] = _histograms(taxonomy, rule, calibrator, collected)
-        tuned = _with_thresholds(taxonomy, rule, calibrator, histograms[key])
-        decoders.append(Decoder(taxonomy, tuned.config, tuned.thresholds))
-    return calibrator, decoders
 
 
 class RuleMetrics:
@@ -227,3 +205,134 @@ class RuleMetrics:
     def result(self) -> FloatArray:
         """Return micro, macro and hierarchical F1."""
         return np.array([self._flat.micro()[2], self._flat.macro()[2], self._closed.micro()[2]])
+
+
+# Thresholds
+
+GRID: FloatArray = sigmoid(np.linspace(-9, 9, 361))
+"""Candidate thresholds, evenly spaced in logits: dense near 0, where rare labels have their thresholds."""
+WIDTH = len(GRID) + 1
+"""Number of score ranges between the thresholds. Missing scores are in the first one, below all thresholds."""
+MACRO_SHARE = {"micro_f1": 0.0, "hierarchical_f1": 0.0, "macro_f1": 1.0, "mean_f1": 1 / 3}
+"""Weight of macro F1 in a metric. The rest is micro F1, which equals hierarchical F1 for consistent label sets."""
+TIE = 1e-12
+MAX_ROUNDS = 100
+BLOCK_ROWS = 4096
+"""Number of labels, or of groups of labels, that are processed at a time."""
+
+
+def choose_thresholds(
+    histograms: Histograms, taxonomy: Taxonomy, config: DecodeConfig
+) -> tuple[float, FloatArray | None]:
+    """Choose one threshold for all labels, and one per label (L) if the config asks for it.
+
+    Labels with too few gold documents share a threshold with the other such labels of their level. If these have too
+    few together, they use the threshold of all labels.
+    """
+    if config.tune == "off":
+        return config.threshold, None
+    level = taxonomy.depth - 1
+    shared = histograms.best(np.zeros_like(level), config.tune_metric)[0]
+    if config.tune == "global":
+        return float(shared), None
+    groups = level
+    if config.tune == "label":
+        single = level.max(initial=0) + 1 + np.arange(len(level))
+        groups = np.where(histograms.gold >= config.support, single, level)
+    groups = np.unique(groups, return_inverse=True)[1]
+    support = np.bincount(groups, histograms.gold)
+    thresholds = np.where(support >= config.support, histograms.best(groups, config.tune_metric), shared)
+    return float(shared), thresholds[groups]
+
+
+class Histograms:
+    """Counts documents and gold documents per label and score range; scores are dense or sparse."""
+
+    def __init__(self, n_labels: int) -> None:
+        self.gold: IntArray = np.zeros(n_labels, dtype=np.int64)
+        """Number of gold documents per label (L)."""
+        self._hits: csr_array[Any] = csr_array((n_labels, WIDTH), dtype=np.int64)
+        self._predicted = self._hits.copy()
+
+    def update(self, labels: Any, scores: Any) -> None:
+        """Count these documents: (B, L) each, both dense or both sparse."""
+        if isinstance(scores, csr_array):
+            gold_labels, gold_scores = scores_at_labels(labels, scores)
+            predicted = self._count(scores.indices.astype(np.int64), scores.data)
+        else:
+            gold_labels, gold_scores = np.nonzero(labels)[1], scores[labels]
+            predicted = self._count(np.tile(np.arange(scores.shape[1]), len(scores)), scores.ravel())
+        self._predicted = self._predicted + predicted
+        self._hits = self._hits + self._count(gold_labels, gold_scores)
+        self.gold += np.bincount(gold_labels, minlength=len(self.gold))
+
+    def _count(self, labels: IntArray, scores: Any) -> csr_array[Any]:
+        """Count scores per label and range (L, WIDTH), without the first range, which is above no threshold."""
+        steps = np.searchsorted(GRID, scores.astype(np.float64))
+        ranges, counts = np.unique((labels * WIDTH + steps)[steps > 0], return_counts=True)
+        return csr_array((counts, np.divmod(ranges, WIDTH)), shape=self._hits.shape)
+
+    def counts(self, groups: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Return the number of hits and of predicted labels per group and threshold: (G, thresholds) each."""
+        membership = _membership(groups)
+        return _above(membership @ self._hits), _above(membership @ self._predicted)
+
+    def f1(self, groups: IntArray) -> FloatArray:
+        """Return the sum of the F1 of the labels per group and threshold: (G, thresholds)."""
+        membership = _membership(groups)
+        sums: FloatArray = np.zeros((membership.shape[0], len(GRID)))
+        supported = np.flatnonzero(self.gold)  # the F1 of other labels is 0
+        for start in range(0, len(supported), BLOCK_ROWS):
+            rows = supported[start : start + BLOCK_ROWS]
+            hits, predicted = _above(self._hits[rows]), _above(self._predicted[rows])
+            sums += membership[:, rows] @ ratio(2 * hits, predicted + self.gold[rows, None])
+        return sums
+
+    def best(self, groups: IntArray, metric: str) -> FloatArray:
+        """Return one threshold per group of labels (L, numbered from 0) that together maximise the metric.
+
+        With f the micro F1 and n the number of predicted and gold labels of the previous round, a group contributes
+        (2 hits - f predicted) / n to the micro F1, and the F1 of its labels / L to the macro F1. Each group maximises
+        its contribution by itself. For the micro F1 this is Dinkelbach's method: f never decreases, and is optimal as
+        soon as it stays the same.
+        """
+        share, gold = MACRO_SHARE[metric], self.gold.sum()
+        hits, predicted = self.counts(groups)
+        macro = self.f1(groups) / len(groups) if share else np.zeros((len(hits), 1))
+        rows = np.arange(len(hits))
+        best, f1, total = -1.0, 0.0, max(gold, 1)
+        for _ in range(MAX_ROUNDS):
+            parts = []
+            for start in range(0, max(len(hits), 1), BLOCK_ROWS):
+                block = slice(start, start + BLOCK_ROWS)
+                micro = (2 * hits[block] - f1 * predicted[block]) / total
+                parts.append(_argmax_middle(share * macro[block] + (1 - share) * micro))
+            index = np.concatenate(parts)
+            total = max(predicted[rows, index].sum() + gold, 1)
+            f1 = 2 * hits[rows, index].sum() / total
+            value = (share * macro[rows, index].sum() if share else 0.0) + (1 - share) * f1
+            if value <= best + TIE:
+                break
+            best, chosen = value, index
+        thresholds: FloatArray = GRID[chosen]
+        return thresholds
+
+
+def _membership(groups: IntArray) -> csr_array[Any]:
+    """Return a matrix (G, L) with 1 if a label is in a group."""
+    ones, columns = np.ones(len(groups)), np.arange(len(groups))
+    return csr_array((ones, (groups, columns)), shape=(groups.max(initial=-1) + 1, len(groups)))
+
+
+def _above(counts: csr_array[Any]) -> FloatArray:
+    """Turn counts per range into counts above each threshold: (rows, WIDTH) to dense (rows, thresholds)."""
+    above: FloatArray = np.cumsum(counts.toarray()[:, :0:-1], axis=1, dtype=np.float64)[:, ::-1]
+    return above
+
+
+def _argmax_middle(values: FloatArray) -> IntArray:
+    """Return the index of the maximum of each row; the middle one of ties."""
+    highest = values >= values.max(axis=1, keepdims=True) - TIE
+    rank = highest.cumsum(axis=1)
+    index: IntArray = (rank > rank[:, -1:] // 2).argmax(axis=1)
+    return index

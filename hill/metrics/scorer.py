@@ -1,4 +1,4 @@
-"""Every metric at once, over batches that need not be kept."""
+"""All metrics at once, computed batch by batch."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,19 +8,33 @@ import numpy.typing as npt
 from scipy.sparse import csr_array
 
 from hill.errors import DataError
-from hill.metrics.calibration import CalibrationMetrics
-from hill.metrics.flat import NAMES, FlatMetrics, alike, blocks_of, check_labels, check_scores, named
-from hill.metrics.hierarchical import HierarchicalMetrics, ThresholdCurve
-from hill.metrics.ranking import RankingMetrics
+from hill.metrics.label_sets import (
+    NAMES,
+    FlatMetrics,
+    HierarchicalMetrics,
+    check_labels,
+    check_scores,
+    match_format,
+    row_blocks,
+    with_names,
+)
+from hill.metrics.scores import CalibrationMetrics, RankingMetrics, ThresholdCurve
 from hill.taxonomy import Taxonomy
 from hill.taxonomy.taxonomy import check_taxonomy
 from hill.types import FloatArray, IntArray
 
-Given = npt.ArrayLike | csr_array[Any]
+MatrixLike = npt.ArrayLike | csr_array[Any]
 
 
 class Scorer:
-    """Scores predictions batch by batch: every metric as a fraction of 1, in memory that does not grow.
+    """Computes all metrics batch by batch; the memory that it needs does not grow with the number of documents.
+
+    Args:
+        taxonomy: the labels.
+        train_counts: the number of training documents per label (L), for the metrics of head, torso and tail: the
+            thirds of the labels with the most, fewer and the fewest training documents.
+        k: where rankings are cut off.
+        bins: the number of bins of the expected calibration error.
 
     >>> from hill.taxonomy import Label
     >>> scorer = Scorer(Taxonomy([Label("a", "A"), Label("b", "B", ("a",))]))
@@ -42,73 +56,55 @@ class Scorer:
         self._thirds = None if train_counts is None else _thirds(train_counts, len(taxonomy))
         self._flat = FlatMetrics(len(taxonomy))
         self._hierarchical = HierarchicalMetrics(taxonomy)
-        self._ranking = RankingMetrics(k)
         self._calibration = CalibrationMetrics(taxonomy, bins)
-        self._curve = ThresholdCurve(taxonomy)
-        self._scored: bool | None = None
+        self._of_scores = (RankingMetrics(k), self._calibration, ThresholdCurve(taxonomy))
+        self._has_scores: bool | None = None
 
-    def update(self, labels: Given, predicted: Given, scores: Given | None = None) -> None:
-        """Count these documents: labels, predicted and scores are (B, L); scores come with every batch or none.
+    def update(self, labels: MatrixLike, predicted: MatrixLike, scores: MatrixLike | None = None) -> None:
+        """Count these documents: labels, predicted and scores are (B, L); give scores with every batch or with none.
 
-        Each may be a `csr_array`, a missing score counting as 0; memory then goes with what is there, not with L.
+        Each may be a `csr_array`, in which missing scores are 0; the memory then depends on its entries, not on L.
         """
         gold = check_labels(labels, "labels", len(self._taxonomy))
         chosen = check_labels(predicted, "predicted", gold)
-        given = None if scores is None else check_scores(scores, gold)
-        self._check_scored(scores is not None)
-        gold, chosen = alike(gold, chosen) if given is None else (alike(each, given)[0] for each in (gold, chosen))
-        for start, stop in blocks_of(chosen if given is None else given):
+        has_scores = scores is not None
+        checked = check_scores(scores, gold) if scores is not None else chosen
+        if self._has_scores not in (None, has_scores):
+            here, before = ("are given", "were not") if has_scores else ("are missing", "were given")
+            raise DataError(f"scores {here} for this batch and {before} for earlier ones; give them always or never")
+        self._has_scores = has_scores
+        gold, chosen = match_format(gold, checked)[0], match_format(chosen, checked)[0]
+        for start, stop in row_blocks(checked):
             self._flat.update(gold[start:stop], chosen[start:stop])
             self._hierarchical.update(gold[start:stop], chosen[start:stop])
-            if given is not None:
-                for accumulator in (self._ranking, self._calibration, self._curve):
-                    accumulator.update(gold[start:stop], given[start:stop])
-
-    def _check_scored(self, scored: bool) -> None:
-        if self._scored is not None and scored != self._scored:
-            here, before = ("are given", "were not") if scored else ("are missing", "were given")
-            raise DataError(f"scores {here} for this batch and {before} for earlier ones; give them always or never")
-        self._scored = scored
+            for metrics in self._of_scores if has_scores else ():
+                metrics.update(gold[start:stop], checked[start:stop])
 
     def result(self) -> dict[str, Any]:
-        """Every metric by name, and under `levels` a list with those of each level, the roots first."""
+        """All metrics by name, between 0 and 1; under `levels` a list with those of each level, the roots first."""
         result: dict[str, Any] = {**self._flat.result(), **self._hierarchical.result()}
-        if self._scored is not False:
-            for accumulator in (self._ranking, self._calibration, self._curve):
-                result |= accumulator.result()
+        for metrics in self._of_scores if self._has_scores is not False else ():
+            result |= metrics.result()
+        counts = self._flat.counts
         if self._thirds is not None:
             for name, rows in zip(("head", "torso", "tail"), self._thirds, strict=True):
-                result[f"{name}_macro_f1"] = float(self._flat.counts.macro(rows)[2])
-        return result | {"levels": self._levels()}
-
-    def _levels(self) -> list[dict[str, float]]:
-        counts = self._flat.counts
-        levels = [
-            {
-                "level": level,
-                "labels": len(rows),
-                **named("micro", counts.micro(rows)),
-                **named("macro", counts.macro(rows)),
-            }
-            for level, rows in enumerate(self._taxonomy.levels, start=1)
-        ]
-        if self._scored is False:
-            return levels
-        return [level | scores for level, scores in zip(levels, self._calibration.levels(), strict=True)]
+                result[f"{name}_macro_f1"] = float(counts.macro(rows)[2])
+        result["levels"] = []
+        for rows, calibration in zip(self._taxonomy.levels, self._calibration.levels(), strict=True):
+            level: dict[str, float] = {"level": len(result["levels"]) + 1, "labels": len(rows)}
+            level |= with_names("micro", counts.micro(rows)) | with_names("macro", counts.macro(rows))
+            result["levels"].append(level | (calibration if self._has_scores is not False else {}))
+        return result
 
     def label_table(self) -> dict[str, IntArray | FloatArray]:
-        """For each label in the taxonomy's order: hits, predicted, gold, precision, recall and f1."""
+        """Hits, predicted, gold, precision, recall and f1, each an array (L) in the order of the taxonomy."""
         counts = self._flat.counts
-        table: dict[str, IntArray | FloatArray] = {
-            "hits": counts.hits.copy(),
-            "predicted": counts.predicted.copy(),
-            "gold": counts.gold.copy(),
-        }
-        return table | dict(zip(NAMES, counts.each(), strict=True))
+        copies = {"hits": counts.hits.copy(), "predicted": counts.predicted.copy(), "gold": counts.gold.copy()}
+        return {**copies, **dict(zip(NAMES, counts.each(), strict=True))}
 
 
 def _thirds(train_counts: npt.ArrayLike, labels: int) -> list[IntArray]:
-    """Rows of the labels that training saw most, in between, and least; equal counts in the taxonomy's order."""
+    """The labels in three parts by falling number of training documents; equal ones in the order of the taxonomy."""
     counts = np.asarray(train_counts)
     if counts.shape != (labels,) or counts.dtype.kind not in "biuf" or not np.isfinite(counts).all():
         raise DataError(
@@ -119,15 +115,15 @@ def _thirds(train_counts: npt.ArrayLike, labels: int) -> list[IntArray]:
 
 
 def score(
-    labels: Given,
-    predicted: Given,
-    scores: Given | None,
+    labels: MatrixLike,
+    predicted: MatrixLike,
+    scores: MatrixLike | None,
     taxonomy: Taxonomy,
     train_counts: npt.ArrayLike | None = None,
     k: Iterable[int] = (1, 3, 5),
     bins: int = 15,
 ) -> dict[str, Any]:
-    """Every metric of arrays that are all at hand, as `Scorer` gives them."""
+    """All metrics of complete matrices (documents, L); see `Scorer`."""
     scorer = Scorer(taxonomy, train_counts, k, bins)
     scorer.update(labels, predicted, scores)
     return scorer.result()

@@ -36,7 +36,10 @@ from hill.taxonomy.readers import taxonomy_document
 MODEL_FORMAT = "hill-model"
 MODEL_VERSION = 1
 WEIGHTS = "model.safetensors"
-REMOVED_SETTINGS: Groups = {"model": {"leaves": "none"}, "train": {"compile": False}}
+REMOVED_SETTINGS: Groups = {
+    "model": {"leaves": "none"},
+    "train": {"compile": False, "head_epochs": 10, "head_lr": 3e-3},
+}
 """Settings of earlier versions, with the value that means "not used"."""
 
 

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from scipy.sparse import csr_array
 
 from hill.decode import Decoder
-from hill.metrics.flat import NAMES, Counts, alike, blocks_of, grades, steps_below
-from hill.metrics.hierarchical import ThresholdCurve
+from hill.metrics.label_sets import NAMES, Counts, match_format, precision_recall_f1, row_blocks, steps_below
+from hill.metrics.scores import ThresholdCurve
 from hill.predictor import Predictor, ScoredBatch
 from hill.sparse import Matrix, expand_rows, flat_indices, row_indices, with_values
 from hill.taxonomy import Taxonomy
@@ -313,7 +313,7 @@ class Thresholds:
         rows, gold = scores_at_labels(labels, scores)
         np.add.at(self._hits, (rows, steps_below(gold.astype(np.float64), STEPS)), 1)
         np.add.at(self._predicted, (scores.indices, steps_below(scores.data.astype(np.float64), STEPS)), 1)
-        self._curve.update(*alike(labels, compared))
+        self._curve.update(*match_format(labels, compared))
 
     def to_dict(self) -> dict[str, Any]:
         """Return every curve, with one value per threshold."""
@@ -341,7 +341,7 @@ class Thresholds:
 def _grades(hits: IntArray, predicted: IntArray) -> FloatArray:
     """Compute precision, recall and F1 per threshold from counts by number of exceeded thresholds: (3, ..., steps)."""
     right, found = (counts.sum(axis=-1, keepdims=True) - counts.cumsum(axis=-1) for counts in (hits, predicted))
-    return grades(right, found, np.repeat(hits.sum(axis=-1, keepdims=True), STEPS + 1, axis=-1))
+    return precision_recall_f1(right, found, np.repeat(hits.sum(axis=-1, keepdims=True), STEPS + 1, axis=-1))
 
 
 class Reliability:
@@ -400,7 +400,7 @@ class ErrorCounts:
     def update(self, scored: Iterable[ScoredBatch]) -> Iterator[ScoredBatch]:
         """Count scored batches, and yield them unchanged."""
         for documents, scores in scored:
-            for start, stop in blocks_of(scores):
+            for start, stop in row_blocks(scores):
                 part = documents[start:stop]
                 gold: csr_array[Any] = self._labels[part].astype(bool)
                 chosen, effective = self._decoder.decide(scores[start:stop])

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 from scipy.sparse import csr_array, hstack
 
 from hill.errors import CheckpointError, DataError
-from hill.metrics.flat import ratio
+from hill.metrics.label_sets import ratio
 from hill.settings import check_one_of, within
 from hill.taxonomy import Label, Taxonomy
 from hill.types import FloatArray

@@ -1,8 +1,17 @@
-"""Checkpoints: everything that a training needs to continue exactly as if it had never stopped."""
+"""Trainings on disk: `run` trains with checkpoints and a log, and resumes exactly as if the training never stopped.
 
+The output folder has a file that marks a training, its log and its checkpoints. A training that is killed at any moment
+can be resumed.
+"""
+
+import json
+import os
 import re
+import signal
+import sys
+import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -12,14 +21,19 @@ import torch
 from torch import Tensor
 
 from hill.data import Documents
-from hill.errors import CheckpointError, HillError
+from hill.errors import CheckpointError, HillError, need
 from hill.io import (
     CHECKSUMS,
     COMMIT,
     TRAINING,
+    cannot_write,
     check_folder,
+    check_space,
     finish_save,
+    is_locked,
     is_training,
+    mark_training,
+    other_names,
     read_json,
     remove_saved,
     save_folder,
@@ -28,17 +42,97 @@ from hill.io import (
 from hill.models.saved import load_weights, read_tensors, upgrade_settings, write_tensors
 from hill.settings import Groups
 from hill.taxonomy import Taxonomy
-from hill.train.session import Progress, Session
+from hill.train.distributed import Stopped, current_context
+from hill.train.head_start import fit_before_steps
+from hill.train.trainer import Epoch, Progress, Resumed, Session, Split, Step, TrainingEvent, train
 
 FOLDER = "checkpoints"
 STATE = re.compile(r"state-\d{8}-\d{4}")
-BEST = "best.safetensors"
-PARTS = ("weights", "optimiser", "random")
+PARTS = ("weights", "optimiser", "random", "best")
 FREE = (("train", "checkpoint_seconds"), ("train", "skip_nonfinite"))
 """Settings that may differ when a training is resumed: they do not change its steps."""
 HASHED = ("taxonomy", *(f"{part} of {split}" for split in ("train", "dev") for part in ("ids", "texts", "labels")))
 MAX_DIFFERENCES = 5
 """Differences that an error message names."""
+LOG_STEPS = 10
+"""Steps between two lines of the log."""
+DEFAULT_HANDLERS: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+
+
+def run(
+    session: Session,
+    data: Split,
+    dev: Split | None,
+    taxonomy: Taxonomy,
+    out: Path,
+    facts: dict[str, Any],
+    resume: bool = False,
+    tensorboard: bool = False,
+) -> Iterator[TrainingEvent]:
+    """Train, and finally restore the weights of the best epoch; `facts` must not change when a training is resumed."""
+    context = session.context
+    context.check_same(facts)
+    checkpoints = Checkpoints(out / FOLDER, facts)
+    board = need("torch.utils.tensorboard", "track", "--tensorboard") if tensorboard else None
+    with context.lock(out), context.report_lost_rank():
+        if context.is_main:  # a state has the weights, the weights of the best epoch, and Adam's two moments
+            size = sum(4 * weight.numel() * weight.element_size() for weight in session.model.parameters())
+            check_space(out, size, "a checkpoint")
+        log = Log(out / "log.jsonl", board) if context.is_main else None
+        if resume and checkpoints.resume(session):
+            if log:
+                log.write({"resumed": session.progress.step, "ranks": context.world_size})
+            yield Resumed(session.progress.step, checkpoints.damaged)
+        else:
+            yield from fit_before_steps(session, data)
+            if checkpoints.is_due(session):
+                checkpoints.save(session)
+        with StopSignal(context.world_size == 1) as stop:
+            for event in train(session, data, dev, taxonomy):
+                if isinstance(event, Epoch) and event.improved:
+                    checkpoints.keep_best(session)
+                if checkpoints.is_due(session):
+                    session.guard.check(session.progress, data)
+                    checkpoints.save(session)
+                if log:
+                    log.write_event(event)
+                yield event
+                if stop.received:
+                    session.guard.check(session.progress, data)
+                    checkpoints.save(session)
+                    message = f"stopped after step {session.progress.step:,}; to continue, add --resume"
+                    raise Stopped(stop.received, f"{message} (in Python, resume=True)")
+        checkpoints.load_best(session)
+
+
+class StopSignal:
+    """Records SIGINT and SIGTERM; the training then stops after the current step. A second signal stops it at once.
+
+    It changes nothing outside of the main thread, or if the program handles these signals itself.
+    """
+
+    def __init__(self, enabled: bool) -> None:
+        self.received = 0
+        self._enabled = enabled and threading.current_thread() is threading.main_thread()
+
+    def __enter__(self) -> "StopSignal":
+        self._handled = [number for number, default in DEFAULT_HANDLERS.items() if signal.getsignal(number) == default]
+        for number in self._handled if self._enabled else ():
+            signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._enabled and threading.current_thread() is threading.main_thread():
+            for number in self._handled:
+                signal.signal(number, DEFAULT_HANDLERS[number])
+
+    def _receive(self, number: int, frame: Any) -> None:
+        self.received = number
+        self.__exit__()
+        sys.stderr.write("stopping after this step; repeat to stop at once\n")
+
+
+# Checkpoints
 
 
 def training_facts(model: str, settings: Groups, taxonomy: Taxonomy, splits: Mapping[str, Documents]) -> dict[str, Any]:
@@ -65,10 +159,6 @@ class Checkpoints:
         self.damaged = ""
         """Why the latest state cannot be used, if an earlier one was used instead."""
 
-    def size(self, session: Session) -> int:
-        """The approximate size of a state in bytes: weights, weights of the best epoch, and Adam's two moments."""
-        return sum(4 * weight.numel() * weight.element_size() for weight in session.model.parameters())
-
     def is_due(self, session: Session) -> bool:
         """Whether it is time to save the next state."""
         return session.context.is_main and time.monotonic() - self._last >= session.config.checkpoint_seconds
@@ -78,20 +168,23 @@ class Checkpoints:
         name = f"state-{session.progress.step:08d}-{session.progress.epoch:04d}"
         if name == self._latest or not session.context.is_main:
             return
-        state = {"facts": self._facts, "progress": asdict(session.progress)}
+        device, moments = session.device, session.optimiser.state_dict()["state"]
+        random = {"cpu": torch.get_rng_state()}
+        if device.type == "cuda":
+            random["cuda"] = torch.cuda.get_rng_state(device)
         tensors = {
-            "weights.safetensors": _finite(session.model.state_dict()),
-            "optimiser.safetensors": _optimiser_tensors(session.optimiser),
-            "random.safetensors": _random_states(session.device),
-            BEST: self._best,
+            "weights": _finite(session.model.state_dict()),
+            "optimiser": {f"{i}.{key}": value for i, each in moments.items() for key, value in each.items()},
+            "random": random,
+            "best": self._best,
         }
         if self._latest:
             self._remove_all_but(self._latest)
         try:
             with save_folder(self._folder / name) as draft:
-                for file, content in tensors.items():
-                    write_tensors(draft / file, content)
-                write_json(draft / "state.json", state)
+                for part, content in tensors.items():
+                    write_tensors(draft / f"{part}.safetensors", content)
+                write_json(draft / "state.json", {"facts": self._facts, "progress": asdict(session.progress)})
         except HillError as error:
             continued = "; the checkpoint before it is complete: continue with --resume" if self._latest else ""
             raise CheckpointError(f"{error}{continued}") from None
@@ -129,39 +222,45 @@ class Checkpoints:
             ) from error
 
     def _resume(self, session: Session) -> bool:
-        context = session.context
+        context, device = session.context, session.device
         state = self._read() if context.is_main else None
         progress = context.broadcast_object(state and state[0])
         if progress is None:
             return False
         tensors = state[1] if state else {name: {} for name in PARTS}
-        weights, optimiser, random = (context.broadcast_tensors(tensors[name]) for name in PARTS)
-        load_weights(session.model, dict(weights), self._folder)
-        _set_optimiser(session.optimiser, optimiser)
-        _set_random(dict(random), session.device)
+        weights, optimiser, random = (dict(context.broadcast_tensors(tensors[name])) for name in PARTS[:3])
+        load_weights(session.model, weights, self._folder)
+        moments: dict[int, dict[str, Tensor]] = {}
+        for key, value in optimiser.items():
+            number, name = key.split(".", 1)
+            moments.setdefault(int(number), {})[name] = value
+        groups = session.optimiser.state_dict()["param_groups"]
+        session.optimiser.load_state_dict({"state": moments, "param_groups": groups})
+        torch.set_rng_state(random["cpu"])
+        if device.type == "cuda" and "cuda" in random:
+            torch.cuda.set_rng_state(random["cuda"], device)
         session.progress = Progress(**progress)
         return True
 
     def _read(self) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]] | None:
         """Progress, and the tensors of weights, optimiser and random state, of the latest intact state, if any."""
-        states = [state for state in _states(self._folder) if has_state(state)]
-        if not states:
-            return None
-        folder = self._latest_intact(states)
-        state = read_json(folder / "state.json")
-        self._check_facts(state["facts"], folder)
-        self._best, self._latest = read_tensors(folder / BEST), folder.name
-        return state["progress"], {name: read_tensors(folder / f"{name}.safetensors") for name in PARTS}
-
-    def _latest_intact(self, states: list[Path]) -> Path:
-        for folder in states:
+        for folder in _states(self._folder):
+            if not has_state(folder):
+                continue
             try:
                 finish_save(folder)
                 check_folder(folder)
-                return folder
             except CheckpointError as error:
                 self.damaged = self.damaged or str(error)
-        raise CheckpointError(f"{self.damaged}; no checkpoint is intact: remove '{self._folder}' to start over")
+                continue
+            state = read_json(folder / "state.json")
+            self._check_facts(state["facts"], folder)
+            tensors = {name: read_tensors(folder / f"{name}.safetensors") for name in PARTS}
+            self._best, self._latest = tensors.pop("best"), folder.name
+            return state["progress"], tensors
+        if self.damaged:
+            raise CheckpointError(f"{self.damaged}; no checkpoint is intact: remove '{self._folder}' to start over")
+        return None
 
     def _check_facts(self, saved: dict[str, Any], folder: Path) -> None:
         """Raise if a state belongs to another training, and name the differences."""
@@ -173,32 +272,6 @@ class Checkpoints:
                 f"this training cannot resume '{folder.parent.parent}': {shown}. Use the same settings and data, or "
                 "choose another --out"
             )
-
-
-def _states(folder: Path) -> list[Path]:
-    """The folders of states, the latest first; other files and folders are ignored."""
-    paths = folder.iterdir() if folder.is_dir() else ()
-    return sorted((path for path in paths if STATE.fullmatch(path.name) and path.is_dir()), reverse=True)
-
-
-def has_state(folder: Path) -> bool:
-    """Whether this is the folder of a completely written state."""
-    return any((folder / name / CHECKSUMS).is_file() for name in (".", COMMIT))
-
-
-def has_checkpoint(out: Path) -> bool:
-    """Whether a training saved a checkpoint in this folder."""
-    return any(has_state(state) for state in _states(out / FOLDER))
-
-
-def remove_training(out: Path) -> None:
-    """Remove the checkpoints of a completed training and the file that marks its folder."""
-    for state in _states(out / FOLDER):
-        remove_saved(state, changed=True)
-    with suppress(OSError):
-        (out / FOLDER).rmdir()
-    if is_training(out):
-        (out / TRAINING).unlink()
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
@@ -227,25 +300,111 @@ def _finite(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return weights
 
 
-def _optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    state = optimiser.state_dict()["state"]
-    return {f"{number}.{name}": value for number, values in state.items() for name, value in values.items()}
+# The output folder
 
 
-def _set_optimiser(optimiser: torch.optim.Optimizer, tensors: Iterable[tuple[str, Tensor]]) -> None:
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, value in tensors:
-        number, name = key.split(".", 1)
-        state.setdefault(int(number), {})[name] = value
-    optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
+def check_output_folder(out: Path, resume: bool, data: Path | None = None) -> None:
+    """Raise if a training must not write to this folder.
+
+    A training starts in a new or empty folder, and resumes in a folder that a training has marked.
+    """
+    try:
+        exists, is_folder = out.exists(), out.is_dir()
+        names = other_names(out)
+    except OSError as error:
+        raise CheckpointError(cannot_write(out, error)) from None
+    if exists and not is_folder:
+        raise CheckpointError(f"'{out}' is a file; choose another --out")
+    if data and os.path.realpath(data) == os.path.realpath(out):
+        raise CheckpointError(f"--out is the data folder '{data}'; choose another --out")
+    if is_locked(out):
+        raise CheckpointError(f"another process trains in '{out}'; wait until it ends, or choose another --out")
+    if is_training(out):
+        has_checkpoint = any(has_state(state) for state in _states(out / FOLDER))
+        if has_checkpoint and not resume:  # before the first checkpoint there is nothing to lose
+            raise CheckpointError(
+                f"'{out}' has an unfinished training; add --resume to continue it, or choose another --out"
+            )
+    elif CHECKSUMS in names:
+        raise CheckpointError(f"'{out}' has a trained model; choose another --out")
+    elif names:
+        raise CheckpointError(
+            f"'{out}' is not empty and has no training of hill (it has '{names[0]}'); choose a new or empty folder for "
+            "--out"
+        )
+    elif resume:
+        raise CheckpointError(f"'{out}' has no training to resume; leave out --resume, or correct --out")
 
 
-def _random_states(device: torch.device) -> dict[str, Tensor]:
-    states = {"cpu": torch.get_rng_state()}
-    return states | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
+def start_training(out: Path, resume: bool) -> None:
+    """Check the folder of a training and mark it; from here on the training can be resumed."""
+    context = current_context()
+    if context.is_main:
+        with context.lock(out):
+            check_output_folder(out, resume)
+            mark_training(out)
 
 
-def _set_random(states: dict[str, Tensor], device: torch.device) -> None:
-    torch.set_rng_state(states["cpu"])
-    if device.type == "cuda" and "cuda" in states:
-        torch.cuda.set_rng_state(states["cuda"], device)
+def remove_training(out: Path) -> None:
+    """Remove the checkpoints of a completed training and the file that marks its folder."""
+    for state in _states(out / FOLDER):
+        remove_saved(state, changed=True)
+    with suppress(OSError):
+        (out / FOLDER).rmdir()
+    if is_training(out):
+        (out / TRAINING).unlink()
+
+
+def _states(folder: Path) -> list[Path]:
+    """The folders of states, the latest first; other files and folders are ignored."""
+    paths = folder.iterdir() if folder.is_dir() else ()
+    return sorted((path for path in paths if STATE.fullmatch(path.name) and path.is_dir()), reverse=True)
+
+
+def has_state(folder: Path) -> bool:
+    """Whether this is the folder of a completely written state."""
+    return any((folder / name / CHECKSUMS).is_file() for name in (".", COMMIT))
+
+
+# The log
+
+
+class Log:
+    """The log of a training: one JSON object per line, and TensorBoard if requested."""
+
+    def __init__(self, file: Path, tensorboard: Any = None) -> None:
+        self._file = file
+        self._start = time.monotonic()
+        self._board = tensorboard.SummaryWriter(str(file.parent / "tensorboard")) if tensorboard else None
+        if file.exists():
+            content = file.read_bytes()
+            if content and not content.startswith(b'{"seconds": '):
+                raise CheckpointError(f"'{file}' exists, but hill did not write it; move it, or choose another --out")
+            if not content.endswith(b"\n"):  # the last line is incomplete
+                os.truncate(file, content.rfind(b"\n") + 1)
+
+    def write_event(self, event: Step | Epoch) -> None:
+        """Log every tenth step and every epoch."""
+        if isinstance(event, Epoch):
+            values = {key: value for key, value in event.metrics.items() if key != "levels"}
+            self.write({"epoch": event.epoch, "improved": event.improved, "dev": values})
+            self._add_scalars({f"dev/{key}": value for key, value in values.items()}, event.epoch)
+        elif event.step % LOG_STEPS == 0:
+            losses = {"loss": event.loss.item()} | {name: part.item() for name, part in event.parts.items()}
+            skipped = {"skipped": event.skipped} if event.skipped else {}
+            self.write({"step": event.step, "epoch": event.epoch, "rate": event.rate, **losses, **skipped})
+            self._add_scalars({f"train/{key}": value for key, value in losses.items()}, event.step)
+
+    def write(self, values: dict[str, Any]) -> None:
+        """Append one line."""
+        line = json.dumps({"seconds": round(time.monotonic() - self._start, 3), **values}) + "\n"
+        try:
+            with self._file.open("a", encoding="utf-8") as file:
+                file.write(line)
+        except OSError as error:
+            raise CheckpointError(cannot_write(self._file, error)) from None
+
+    def _add_scalars(self, values: dict[str, float], step: int) -> None:
+        if self._board:
+            for name, value in values.items():
+                self._board.add_scalar(name, value, step)

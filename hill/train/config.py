@@ -5,13 +5,10 @@ from dataclasses import dataclass
 from hill.errors import ConfigError
 from hill.settings import check_at_least, check_one_of, within
 
-PRECISIONS = ("auto", "bf16", "fp32")
-SCHEDULES = ("constant", "linear")
-HEAD_STARTS = ("auto", "on", "off")
-STAGES = ("one", "two")
+NOT_NEGATIVE = ("encoder_lr", "lr", "classifier_lr", "warmup", "clip", "weight_decay", "freeze", "checkpoint_seconds")
 METRICS = ("micro_f1", "macro_f1", "hierarchical_f1", "subset_accuracy")
 HEAD_START_EPOCHS = 3
-"""`head_start=auto` is on for trainings up to this long: of 6 epochs of HILL, the first 3 were better with it."""
+"""`head_start=auto` is on for up to this many epochs: of 6 epochs of HILL, the first 3 were better with it."""
 LARGEST_SEED = 2**32 - 1
 """NumPy and scikit-learn accept no larger seed."""
 
@@ -25,7 +22,7 @@ class TrainConfig:
     batch_size: int = 32
     """Documents per batch."""
     accumulate: int = 1
-    """Batches per step; their gradients are accumulated."""
+    """Batches whose gradients are accumulated per step."""
     encoder_lr: float = 3e-5
     """Learning rate of the text encoder."""
     lr: float = 1e-3
@@ -55,11 +52,7 @@ class TrainConfig:
     warm_start: str = ""
     """Folder of a trained model to start from; its taxonomy may be another version (docs/taxonomies.md)."""
     head_start: str = "auto"
-    """Fit structure and head on vectors of the untrained encoder first: on, off, or auto: on for up to 3 epochs."""
-    head_epochs: int = 10
-    """Epochs of the head start."""
-    head_lr: float = 3e-3
-    """Learning rate of the head start."""
+    """First fit structure and head on vectors of the untrained encoder: on, off, or auto: on for up to 3 epochs."""
     stages: str = "one"
     """one: all losses at once; two, with hill: first only the contrastive loss, then only the classification loss."""
     contrast_epochs: int = 2
@@ -74,20 +67,14 @@ class TrainConfig:
     """Skip and count steps whose loss or gradient is infinite or NaN, instead of stopping."""
 
     def __post_init__(self) -> None:
-        for name, values in (
-            ("precision", PRECISIONS),
-            ("schedule", SCHEDULES),
-            ("metric", METRICS),
-            ("head_start", HEAD_STARTS),
-            ("stages", STAGES),
-        ):
-            check_one_of(getattr(self, name), values, f"train.{name}")
+        check_one_of(self.precision, ("auto", "bf16", "fp32"), "train.precision")
+        check_one_of(self.schedule, ("constant", "linear"), "train.schedule")
+        check_one_of(self.metric, METRICS, "train.metric")
+        check_one_of(self.head_start, ("auto", "on", "off"), "train.head_start")
+        check_one_of(self.stages, ("one", "two"), "train.stages")
         for name in ("epochs", "batch_size", "accumulate", "patience", "contrast_epochs"):
             check_at_least(getattr(self, name), 1, f"train.{name}")
-        for name in (
-            *("encoder_lr", "lr", "classifier_lr", "head_lr", "warmup", "clip", "weight_decay"),
-            *("freeze", "head_epochs", "checkpoint_seconds"),
-        ):
+        for name in NOT_NEGATIVE:
             check_at_least(getattr(self, name), 0, f"train.{name}")
         within(self.seed, 0, LARGEST_SEED, "train.seed")
         if self.stages == "two" and self.contrast_epochs >= self.epochs:
@@ -114,6 +101,6 @@ class TrainConfig:
     @property
     def has_head_start(self) -> bool:
         """Whether training begins with a head start."""
-        if not self.head_epochs or self.stages == "two" or self.warm_start:
+        if self.stages == "two" or self.warm_start:
             return False
         return self.head_start == "on" or (self.head_start == "auto" and self.epochs <= HEAD_START_EPOCHS)

@@ -55,30 +55,20 @@ class DistributedContext:
         """Whether this is the rank that writes and prints."""
         return self.rank == 0
 
-    # Batches
+    def _splits(self, documents: IntArray) -> bool:
+        """Whether ranks split a batch; a small one is read by every rank, and all gradients are equal."""
+        return 1 < self.world_size <= len(documents)
 
     def shard(self, documents: IntArray) -> IntArray:
         """The documents of a batch that this rank reads; all of them if there are fewer documents than ranks."""
-        if self._batch_shares(documents) is None:
-            return documents
-        return np.array_split(documents, self.world_size)[self.rank]
+        return np.array_split(documents, self.world_size)[self.rank] if self._splits(documents) else documents
 
     def global_batch(self, documents: IntArray) -> AbstractContextManager[None]:
         """A context in which losses and BatchNorm are computed over the batch of all ranks."""
-        return shared_batch(self._batch_shares(documents))
-
-    def gather(self, rows: Tensor, documents: IntArray) -> Tensor:
-        """The rows of all documents of a batch, given the rows of this rank's shard."""
-        with self.global_batch(documents):
-            return all_gather(rows)
-
-    def _batch_shares(self, documents: IntArray) -> BatchShares | None:
-        """How ranks split a batch; None if every rank reads all of it, so that all gradients are equal."""
-        if self.world_size == 1 or len(documents) < self.world_size:
-            return None
-        return BatchShares([len(shard) for shard in np.array_split(documents, self.world_size)], self.rank)
-
-    # Gradients
+        if not self._splits(documents):
+            return shared_batch(None)
+        sizes = [len(shard) for shard in np.array_split(documents, self.world_size)]
+        return shared_batch(BatchShares(sizes, self.rank))
 
     def wrap_model(self, model: HTCModel, has_unused_weights: Callable[[], bool]) -> Any:
         """The model with gradients that are averaged over ranks.
@@ -88,23 +78,16 @@ class DistributedContext:
         if self.world_size == 1:
             return model
         self.broadcast_weights(model)
-        module = _LossModule(model)
         self.accelerator.ddp_handler.find_unused_parameters = has_unused_weights()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # torch renames broadcast_buffers
-            return self.accelerator.prepare_model(module)
-
-    def gradient_sync(self, wrapped: Any, enabled: bool) -> AbstractContextManager[Any]:
-        """A context in which a backward pass averages gradients over ranks, or only accumulates them."""
-        return nullcontext() if enabled or self.world_size == 1 else wrapped.no_sync()
+            return self.accelerator.prepare_model(_LossModule(model))
 
     def seed_step(self, seed: int, step: int) -> None:
         """Seed the dropout of a step: different per rank, the same in a resumed training."""
         if self.world_size > 1:
             state = np.random.SeedSequence([seed, step, self.rank]).generate_state(1, np.uint64)
             torch.manual_seed(int(state[0]))
-
-    # Communication
 
     def broadcast_object(self, value: Value) -> Value:
         """The value of the main rank."""
@@ -115,12 +98,12 @@ class DistributedContext:
         return values[0]
 
     def broadcast_tensors(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        """The tensors of the main rank, one by one, so that no rank holds all of them in device memory."""
+        """The tensors of the main rank, one by one: no rank holds all of them in device memory."""
         if self.world_size == 1:
             yield from tensors.items()
             return
-        names = [(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()]
-        for name, shape, dtype in self.broadcast_object(names):
+        described = [(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()]
+        for name, shape, dtype in self.broadcast_object(described):
             tensor = (tensors[name] if self.is_main else torch.empty(shape, dtype=dtype)).to(self.device)
             dist.broadcast(tensor, 0)
             yield name, tensor.cpu()
@@ -138,8 +121,6 @@ class DistributedContext:
                     f"rank {self.rank} has {key} = {facts[key]!r:.200}, but rank 0 has {value!r:.200}; "
                     "give every rank the same files, settings and versions"
                 )
-
-    # Lifetime
 
     def lock(self, folder: Path) -> AbstractContextManager[None]:
         """A context in which no other training may write to the folder; the main rank locks it for all."""
@@ -180,20 +161,17 @@ def init_distributed(device: str = "auto") -> DistributedContext:
     From here on every rank must train, predict and evaluate the same things in the same order.
     """
     global _context
-    if _context.world_size == 1 and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        accelerate = need("accelerate", "distributed", "training on several ranks")
-        for name in UNSUPPORTED:
-            if os.environ.get(f"ACCELERATE_USE_{name}", "").lower() in ("true", "1"):
-                raise ConfigError(
-                    f"accelerate is configured to use {name}, which training does not support; turn it off"
-                )
-        options = accelerate.DistributedDataParallelKwargs(broadcast_buffers=False)
-        cpu = device == "cpu" or not torch.cuda.is_available()
-        accelerator = accelerate.Accelerator(cpu=cpu, mixed_precision="no", kwargs_handlers=[options])
-        _context = DistributedContext(
-            accelerator.process_index, accelerator.num_processes, accelerator.device, accelerator
-        )
-        _handle_sigterm(_stop)
+    if _context.world_size > 1 or int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return _context
+    accelerate = need("accelerate", "distributed", "training on several ranks")
+    for name in UNSUPPORTED:
+        if os.environ.get(f"ACCELERATE_USE_{name}", "").lower() in ("true", "1"):
+            raise ConfigError(f"accelerate is configured to use {name}, which training does not support; turn it off")
+    options = accelerate.DistributedDataParallelKwargs(broadcast_buffers=False)
+    cpu = device == "cpu" or not torch.cuda.is_available()
+    accelerator = accelerate.Accelerator(cpu=cpu, mixed_precision="no", kwargs_handlers=[options])
+    _context = DistributedContext(accelerator.process_index, accelerator.num_processes, accelerator.device, accelerator)
+    _handle_sigterm(_stop)
     return _context
 
 
@@ -224,7 +202,8 @@ class DistributedInference(Inference):
 
     def gather(self, rows: Tensor, documents: IntArray) -> Tensor:
         """The rows of all documents of a batch, given the rows of this rank's shard."""
-        return current_context().gather(rows, documents)
+        with current_context().global_batch(documents):
+            return all_gather(rows)
 
 
 class _LossModule(nn.Module):

@@ -1,8 +1,8 @@
-"""The head start: structure and head are fitted on vectors of the untrained encoder before fine-tuning begins.
+"""What is fitted before the first step: a model without steps, or the head start of a model with a text encoder.
 
-Embedding the texts once is far cheaper than an epoch of fine-tuning, and a head that starts from class centroids gives
-the encoder useful gradients from the first step. With many labels only the centroids are used: structure and head then
-cost more than the encoder, so that fitting them on vectors would be as expensive as fine-tuning.
+The head start fits structure and head on vectors of the untrained encoder. Embedding the texts once is far cheaper than
+an epoch of fine-tuning, and a head that starts from class centroids gives the encoder useful gradients from the first
+step. With many labels only the centroids are used: fitting structure and head would be as expensive as fine-tuning.
 """
 
 from collections.abc import Iterator
@@ -12,28 +12,45 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hill.data.batches import batch_labels
+from hill.errors import ConfigError
 from hill.models import VectorModel
-from hill.train.session import Session, Split
+from hill.train.trainer import Session, Split, StageProgress
 from hill.types import MANY_LABELS
 
 SHARPNESS = 10.0
 """How much one unit of cosine with the centroid of a label adds to its initial logit."""
 HEAD_BATCH = 256
+HEAD_EPOCHS = 10
+HEAD_LR = 3e-3
 
 
-def head_start(session: Session, model: VectorModel, data: Split) -> Iterator[tuple[int, int]]:
-    """Embed the texts, set the head from centroids and fit it; yields the documents done and their total."""
+def fit_before_steps(session: Session, data: Split) -> Iterator[StageProgress]:
+    """Fit a model that has no steps, or give the model a head start."""
+    model, config = session.model, session.config
+    if model.closed:
+        for done, total in model.fit(data.tokens, data.labels, config.seed):
+            yield StageProgress("fitting", done, total)
+    elif isinstance(model, VectorModel) and model.by_vector and model.text.pretrained:
+        if config.has_head_start:
+            yield from head_start(session, model, data)
+    elif config.head_start == "on":
+        raise ConfigError("train.head_start is 'on', but this model does not support a head start; use auto or off")
+
+
+def head_start(session: Session, model: VectorModel, data: Split) -> Iterator[StageProgress]:
+    """Embed the texts, start the head from centroids and fit it; yields the number of documents done."""
     vectors = torch.empty(len(data), model.text.width)
-    epochs = session.config.head_epochs if data.labels.shape[1] <= MANY_LABELS else 0
+    epochs = HEAD_EPOCHS if data.labels.shape[1] <= MANY_LABELS else 0
     done, total = 0, len(data) + epochs * len(data)
     for documents, batch_vectors in session.inference.vectors(data.tokens):
         vectors[torch.from_numpy(documents)] = batch_vectors.cpu()
         done += len(documents)
-        yield done, total
+        yield StageProgress("head start", done, total)
     vectors = vectors.to(session.device)
     start_from_centroids(model, vectors, data, session.device)
-    for fitted in fit_head(session, model, vectors, data) if epochs else ():
-        yield done + fitted, total
+    for size in fit_head(session, model, vectors, data) if epochs else ():
+        done += size
+        yield StageProgress("head start", done, total)
 
 
 @torch.no_grad()
@@ -50,12 +67,11 @@ def start_from_centroids(model: VectorModel, vectors: Tensor, data: Split, devic
 
 
 def fit_head(session: Session, model: VectorModel, vectors: Tensor, data: Split) -> Iterator[int]:
-    """Fit everything but the text encoder on its vectors; yields the documents done."""
-    config = session.config
+    """Fit everything but the text encoder on its vectors; yields the number of documents of each step."""
     weights = [weight for name, weight in model.named_parameters() if not name.startswith("text.")]
-    optimiser = torch.optim.AdamW(weights, lr=config.head_lr, weight_decay=config.weight_decay)
+    optimiser = torch.optim.AdamW(weights, lr=HEAD_LR, weight_decay=session.config.weight_decay)
     per_epoch = -(-len(data) // HEAD_BATCH)
-    steps, done = config.head_epochs * per_epoch, 0
+    steps = HEAD_EPOCHS * per_epoch
     dropout = torch.nn.Dropout(model.config.dropout)
     model.train()
     for step in range(steps):
@@ -63,12 +79,11 @@ def fit_head(session: Session, model: VectorModel, vectors: Tensor, data: Split)
             order = torch.randperm(len(data))
         documents = order[step % per_epoch * HEAD_BATCH :][:HEAD_BATCH]
         for group in optimiser.param_groups:
-            group["lr"] = config.head_lr * (1 - step / steps)
+            group["lr"] = HEAD_LR * (1 - step / steps)
         labels = batch_labels(data.labels, documents.numpy(), model.listed).to(session.device)
         loss = model.classify(dropout(vectors[documents.to(session.device)]), labels).loss
         assert loss is not None
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
-        done += len(documents)
-        yield done
+        yield len(documents)

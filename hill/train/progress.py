@@ -27,39 +27,33 @@ class TrainingProgress:
     def show(self, event: TrainingEvent) -> None:
         """Show one event."""
         if isinstance(event, StageProgress):
-            self._begin(event.stage, event.total)
-            self._update(event.done, "")
+            self._progress.update(self._begin(event.stage, event.total), completed=event.done)
         elif isinstance(event, Resumed):
             if event.damaged:
                 self._print(f"{event.damaged}; an earlier checkpoint is used")
             self._print(f"resumed after step {event.step:,}")
         elif isinstance(event, Step):
-            self._begin("training", event.steps)
+            task = self._begin("training", event.steps)
             self._documents += event.documents
             if event.step % READ_STEPS == 0 or event.step == event.steps:
                 speed = self._documents / max(time.perf_counter() - self._since, 1e-9)
                 detail = f"loss {event.loss.item():.4f}  rate {event.rate:.1e}  {speed:,.0f} docs/s"
-                self._update(event.step, detail)
+                self._progress.update(task, completed=event.step, detail=detail)
         elif isinstance(event, Epoch):
-            self._print_epoch(event)
+            names = dict.fromkeys([self._metric, "micro_f1", "macro_f1"])
+            values = "  ".join(f"{name} {event.metrics[name]:.4f}" for name in names)
+            mark = "  best so far" if event.improved else ""
+            skipped = f"  {event.metrics['skipped']:,} steps skipped" if event.metrics.get("skipped") else ""
+            self._print(f"epoch {event.epoch}: dev {values}{skipped}{mark}")
 
-    def _begin(self, stage: str, total: int) -> None:
-        if stage != self._stage:
+    def _begin(self, stage: str, total: int) -> TaskID:
+        """Replace the bar if this is a new stage."""
+        if self._task is None or stage != self._stage:
             if self._task is not None:
                 self._progress.remove_task(self._task)
             self._stage, self._since = stage, time.perf_counter()
             self._task = self._progress.add_task(stage, total=total, detail="")
-
-    def _update(self, done: int, detail: str) -> None:
-        assert self._task is not None
-        self._progress.update(self._task, completed=done, detail=detail)
-
-    def _print_epoch(self, event: Epoch) -> None:
-        names = dict.fromkeys([self._metric, "micro_f1", "macro_f1"])
-        values = "  ".join(f"{name} {event.metrics[name]:.4f}" for name in names)
-        mark = "  best so far" if event.improved else ""
-        skipped = f"  {event.metrics['skipped']:,} steps skipped" if event.metrics.get("skipped") else ""
-        self._print(f"epoch {event.epoch}: dev {values}{skipped}{mark}")
+        return self._task
 
     def _print(self, text: str) -> None:
         self._progress.console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -1,44 +1,49 @@
-"""A training from start to end: fitting before the first step, the loop, its log and its checkpoints.
+"""The training loop, and what it consists of: the session, the optimiser, optimiser steps and the scoring of dev.
 
-`train` is the loop: a generator of `Step` and `Epoch`. `run` adds checkpoints, the log, signals and the head start; a
-training that is killed at any moment can be resumed.
+`train` is the loop: a generator of `Step` and `Epoch`. It writes no files; `hill.train.checkpoint.run` adds checkpoints
+and a log. A `Session` holds model, optimiser and progress. A `StepRunner` takes optimiser steps; `GraphedSteps` replays
+them as CUDA graphs.
 """
 
-import json
+from __future__ import annotations
+
 import math
-import os
-import signal
-import sys
-import threading
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
+import torch.distributed as dist
 from scipy.sparse import csr_array, vstack
 from torch import Tensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.utils.checkpoint import checkpoint
 
-from hill.errors import CheckpointError, ConfigError, HillError, need
-from hill.io import CHECKSUMS, cannot_write, check_space, is_locked, is_training, mark_training, other_names
+from hill.data.batches import DeviceDocuments, collate, move, to_device, training_order
+from hill.data.tokens import Tokens
+from hill.encoders import TextEncoder, Transformer
+from hill.errors import ConfigError, HillError
 from hill.metrics import Scorer
-from hill.models import HTCModel, VectorModel
-from hill.models.inference import BATCH_SIZE
+from hill.models import HTCModel
+from hill.models.inference import BATCH_SIZE, Inference
 from hill.sparse import Matrix
 from hill.taxonomy import Taxonomy
-from hill.train.checkpoint import FOLDER, Checkpoints, has_checkpoint
-from hill.train.cuda_graphs import GraphedSteps
-from hill.train.distributed import Stopped, current_context
-from hill.train.head_start import head_start
-from hill.train.optim import set_rates
-from hill.train.session import PackedSteps, Session, Split, StepRunner
+from hill.train.config import TrainConfig
+from hill.train.distributed import DistributedContext, DistributedInference, current_context
+from hill.types import MANY_LABELS, Batch, IntArray, Packed
 
-LOG_STEPS = 10
-"""Steps between two lines of the log."""
-DEFAULT_HANDLERS: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+CHECK_INTERVAL = 10
+"""Steps between two checks of a GPU for non-finite steps: each check waits for the GPU."""
+MAX_SKIPPED = 20
+"""Consecutive non-finite steps after which training stops even if such steps may be skipped."""
+EPSILON = 1e-8
+MANY_LABELS_EPSILON = 1e-12
+"""With many labels the loss is a mean over them, so gradients of the weights of one label come near 1e-8."""
 
 # Events
 
@@ -72,7 +77,7 @@ class Step:
     loss: Tensor
     parts: dict[str, Tensor]
     skipped: int = 0
-    """Known steps so far that were skipped because they were not finite."""
+    """Steps so far that are known to be skipped because they were not finite."""
 
 
 @dataclass(frozen=True)
@@ -96,50 +101,34 @@ def train(session: Session, data: Split, dev: Split | None, taxonomy: Taxonomy) 
         progress.epoch = 1
         yield _finish_epoch(session, dev, taxonomy)
         return
-    steps = make_steps(session, data)
+    runner = make_steps(session, data)
     total = config.epochs * math.ceil(math.ceil(len(data) / config.batch_size) / config.accumulate)
     while (
         progress.epoch < config.epochs
         and progress.epoch - max(progress.best_epoch, config.first_epochs) < config.patience
     ):
         stage = model.stages[progress.epoch >= config.first_epochs] if config.first_epochs else ""
-        steps.set_stage(stage)
+        runner.set_stage(stage)
         model.train()
-        order = steps.order(progress.epoch)
-        for start in range(progress.position, len(order), config.accumulate):
-            group = order[start : start + config.accumulate]
+        batches = training_order(len(data), config.batch_size, config.seed, progress.epoch)
+        for start in range(progress.position, len(batches), config.accumulate):
+            group = batches[start : start + config.accumulate]
+            documents = np.concatenate(group)
             progress.step += 1
             rate = set_rates(session.optimiser, config, progress.step, total)
             session.context.seed_step(config.seed, progress.step)
-            result = steps.step(group)
+            result = runner.step(group)
             progress.position += len(group)
-            documents = np.concatenate(group)
             session.guard.record(progress, data, documents, result)
-            yield Step(
-                progress.step,
-                total,
-                progress.epoch,
-                len(documents),
-                rate,
-                result.loss,
-                result.parts,
-                progress.skipped,
-            )
+            counts = progress.step, total, progress.epoch, len(documents)
+            yield Step(*counts, rate, result.loss, result.parts, progress.skipped)
         session.guard.check(progress, data)
         progress.epoch, progress.position = progress.epoch + 1, 0
         yield _finish_epoch(session, dev, taxonomy)
 
 
-def make_steps(session: Session, data: Split) -> StepRunner:
-    """The fastest kind of steps for this device and model."""
-    if not session.inference.packed:
-        return StepRunner(session, data)
-    config = session.config
-    graphed = config.accumulate == 1 and not config.recompute and session.context.world_size == 1
-    return (GraphedSteps if graphed else PackedSteps)(session, data)
-
-
 def _finish_epoch(session: Session, dev: Split | None, taxonomy: Taxonomy) -> Epoch:
+    """Score dev and record whether it is the best epoch so far; without dev, the last epoch is the best."""
     config, progress = session.config, session.progress
     metrics = score_split(session, dev, taxonomy) if dev else {}
     if config.skip_nonfinite:
@@ -171,13 +160,9 @@ def choose_labels(model: HTCModel, scores: Matrix) -> Matrix:
     """
     if model.siblings is None and model.config.loss != "softmax":
         return scores > 0.5
-    if not isinstance(scores, csr_array):
-        return _choose_labels(model, scores)
-    parts = (scores[start : start + BATCH_SIZE].toarray() for start in range(0, scores.shape[0], BATCH_SIZE))
-    return csr_array(vstack([csr_array(_choose_labels(model, part)) for part in parts]))
-
-
-def _choose_labels(model: HTCModel, scores: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    if isinstance(scores, csr_array):
+        parts = (scores[start : start + BATCH_SIZE].toarray() for start in range(0, scores.shape[0], BATCH_SIZE))
+        return csr_array(vstack([csr_array(choose_labels(model, part)) for part in parts]))
     if model.siblings is not None:
         device = model.siblings.child.device
         return model.siblings.choose(torch.from_numpy(scores).to(device)).cpu().numpy()
@@ -187,183 +172,311 @@ def _choose_labels(model: HTCModel, scores: npt.NDArray[Any]) -> npt.NDArray[np.
     return chosen
 
 
-# A whole training
+# The state of a training
 
 
-def run(
-    session: Session,
-    data: Split,
-    dev: Split | None,
-    taxonomy: Taxonomy,
-    out: Path,
-    facts: dict[str, Any],
-    resume: bool = False,
-    tensorboard: bool = False,
-) -> Iterator[TrainingEvent]:
-    """Train, and finally restore the weights of the best epoch; `facts` must not change when a training is resumed."""
-    context = session.context
-    context.check_same(facts)
-    checkpoints = Checkpoints(out / FOLDER, facts)
-    board = need("torch.utils.tensorboard", "track", "--tensorboard") if tensorboard else None
-    with context.lock(out), context.report_lost_rank():
-        if context.is_main:
-            check_space(out, checkpoints.size(session), "a checkpoint")
-        log = Log(out / "log.jsonl", board) if context.is_main else None
-        if resume and checkpoints.resume(session):
-            if log:
-                log.write({"resumed": session.progress.step, "ranks": context.world_size})
-            yield Resumed(session.progress.step, checkpoints.damaged)
+@dataclass(frozen=True)
+class Split:
+    """Tokens and labels (documents, L) of some documents, and their ids if they have any."""
+
+    tokens: Tokens
+    labels: csr_array[Any]
+    ids: Sequence[str] = ()
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass
+class Progress:
+    """How far a training has come."""
+
+    epoch: int = 0
+    """Completed epochs."""
+    position: int = 0
+    """Completed batches of the current epoch."""
+    step: int = 0
+    best: float = -math.inf
+    best_epoch: int = 0
+    history: list[dict[str, Any]] = field(default_factory=list)
+    skipped: int = 0
+    """Steps skipped because they were not finite."""
+
+
+@dataclass
+class Session:
+    """A model on its device with its optimiser and progress."""
+
+    model: HTCModel
+    config: TrainConfig
+    device: torch.device
+    progress: Progress = field(default_factory=Progress)
+    context: DistributedContext = field(default_factory=current_context)
+
+    def __post_init__(self) -> None:
+        config = self.config
+        if config.stages == "two" and not self.model.stages:
+            raise ConfigError(
+                "train.stages is 'two', but this model has no contrastive loss that could be trained first; "
+                "set train.stages=one, or use model hill with model.contrast above 0"
+            )
+        self.device = self.context.device or self.device
+        kind = Inference if self.context.world_size == 1 else DistributedInference
+        self.inference = kind(self.model, self.device, config.inference_precision)
+        on_cpu, packed = self.device.type == "cpu", self.inference.packed
+        text: Any = self.model.text
+        if isinstance(text, Transformer):
+            text.unpadded = on_cpu and not config.plain and not config.recompute
+            if config.recompute and packed:
+                text.packed_layer = partial(checkpoint, text.packed_layer, use_reentrant=False)
+            elif config.recompute:
+                text.encoder.gradient_checkpointing_enable()  # type: ignore[operator]
+        self.guard = NonFiniteGuard(config.skip_nonfinite, 1 if on_cpu else CHECK_INTERVAL)
+        self.optimiser = make_optimiser(self.model, config, packed and not on_cpu)
+
+
+class NonFiniteGuard:
+    """Stops a training, or counts skipped steps, when losses or gradients are infinite or NaN.
+
+    Args:
+        skip: whether such steps are skipped and counted instead of raising.
+        interval: check after this many steps; each check waits for the device.
+    """
+
+    def __init__(self, skip: bool, interval: int = CHECK_INTERVAL) -> None:
+        self._skip = skip
+        self._interval = interval
+        self._consecutive = 0
+        self._unchecked: list[tuple[int, IntArray, StepResult]] = []
+
+    def record(self, progress: Progress, data: Split, documents: IntArray, result: StepResult) -> None:
+        """Record the latest step and the documents of its batch."""
+        self._unchecked.append((progress.step, documents, result))
+        if len(self._unchecked) >= self._interval:
+            self.check(progress, data)
+
+    def check(self, progress: Progress, data: Split) -> None:
+        """Count the recorded steps that were skipped, or raise if steps must not be skipped."""
+        steps, self._unchecked = self._unchecked, []
+        flags = torch.stack([result.nonfinite for *_, result in steps]).tolist() if steps else []
+        for (step, documents, result), flag in zip(steps, flags, strict=True):
+            self._consecutive = self._consecutive + 1 if flag else 0
+            progress.skipped += bool(flag)
+            ids = ", ".join(str(data.ids[i] if data.ids else i) for i in documents.tolist()) if flag else ""
+            if flag and not self._skip:
+                raise HillError(
+                    f"step {step} is not finite (loss {result.loss.item():g}) on the documents {ids}; "
+                    "lower train.lr and train.encoder_lr, set train.clip=1 or train.precision=fp32, or use --plain; or "
+                    "continue without such steps with --resume --set train.skip_nonfinite=true"
+                )
+            if self._consecutive == MAX_SKIPPED:
+                raise HillError(
+                    f"{MAX_SKIPPED} steps in a row are not finite, the last on the documents {ids}; "
+                    "lower train.lr and train.encoder_lr, or set train.precision=fp32"
+                )
+
+
+# The optimiser
+
+
+def make_optimiser(model: HTCModel, config: TrainConfig, graphs: bool = False) -> torch.optim.Optimizer:
+    """AdamW with parameter groups for the pretrained encoder, everything else, and the classifier if it has a rate.
+
+    With `graphs`, learning rates are tensors that CUDA graphs read.
+    """
+    device = next(model.parameters()).device
+    rates = [torch.tensor(rate, device=device) if graphs else rate for rate in _base_rates(config)]
+    groups: list[dict[str, Any]] = [{"params": [], "lr": rate} for rate in rates]
+    for name, weight in model.named_parameters():
+        is_encoder = model.text.pretrained and name.startswith("text.")
+        is_classifier = config.classifier_lr > 0 and name.startswith("head")
+        if weight.requires_grad:
+            groups[0 if is_encoder else 2 if is_classifier else 1]["params"].append(weight)
+    fused = device.type == "cuda" and not config.plain
+    epsilon = EPSILON if sum(map(len, model.levels)) <= MANY_LABELS else MANY_LABELS_EPSILON
+    return torch.optim.AdamW(groups, eps=epsilon, weight_decay=config.weight_decay, fused=fused, capturable=graphs)
+
+
+def set_rates(optimiser: torch.optim.Optimizer, config: TrainConfig, step: int, steps: int) -> float:
+    """Set the learning rates of a step (the first is 1) and return that of the encoder."""
+    warmup = config.warmup * steps if config.warmup < 1 else config.warmup
+    decay = 1.0 if config.schedule == "constant" else max(0.0, 1 - (step - 1) / steps)
+    encoder_rate, *other_rates = _base_rates(config)
+    encoder_rate *= min(1.0, step / warmup) if warmup else 1.0
+    rates = [rate * decay for rate in (encoder_rate, *other_rates)]
+    for group, rate in zip(optimiser.param_groups, rates, strict=True):
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)  # in place: CUDA graphs read this tensor
         else:
-            yield from _fit_before_steps(session, data)
-            if checkpoints.is_due(session):
-                checkpoints.save(session)
-        with StopSignal(context.world_size == 1) as stop:
-            for event in train(session, data, dev, taxonomy):
-                if isinstance(event, Epoch) and event.improved:
-                    checkpoints.keep_best(session)
-                if checkpoints.is_due(session):
-                    session.guard.check(session.progress, data)
-                    checkpoints.save(session)
-                if log:
-                    log.write_event(event)
-                yield event
-                if stop.received:
-                    session.guard.check(session.progress, data)
-                    checkpoints.save(session)
-                    raise Stopped(
-                        stop.received,
-                        f"stopped after step {session.progress.step:,}; to continue, add --resume (in Python, "
-                        "resume=True)",
-                    )
-        checkpoints.load_best(session)
+            group["lr"] = rate
+    return rates[0]
 
 
-def _fit_before_steps(session: Session, data: Split) -> Iterator[StageProgress]:
-    """Fit a model that has no steps, or give the model a head start."""
-    model, config = session.model, session.config
-    if model.closed:
-        for done, total in model.fit(data.tokens, data.labels, config.seed):
-            yield StageProgress("fitting", done, total)
-    elif isinstance(model, VectorModel) and model.by_vector and model.text.pretrained:
-        for done, total in head_start(session, model, data) if config.has_head_start else ():
-            yield StageProgress("head start", done, total)
-    elif config.head_start == "on":
-        raise ConfigError("train.head_start is 'on', but this model does not support a head start; use auto or off")
+def _base_rates(config: TrainConfig) -> list[float]:
+    """The learning rates of the parameter groups before warm-up and decay."""
+    return [config.encoder_lr, config.lr, *([config.classifier_lr] if config.classifier_lr else [])]
 
 
-class StopSignal:
-    """Records SIGINT and SIGTERM, so that a training can stop after the current step; a second signal stops at once.
+def freeze_layers(text: TextEncoder, count: int) -> None:
+    """Freeze the embeddings and the first layers of the encoder."""
+    if not count:
+        return
+    if not text.pretrained:
+        raise ConfigError(f"train.freeze is {count}, but the text encoder is not pretrained; set it to 0")
+    encoder: Any = text.encoder
+    for part in (encoder.embeddings, *encoder.encoder.layer[:count]):
+        part.requires_grad_(False)
 
-    It changes nothing outside of the main thread, or if the program handles these signals itself.
+
+# Steps
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """The loss of a step and its parts, on the device; `nonfinite` is 1 if the step was not taken."""
+
+    loss: Tensor
+    parts: dict[str, Tensor]
+    nonfinite: Tensor
+
+
+def make_steps(session: Session, data: Split) -> StepRunner:
+    """The fastest kind of steps for this device and model."""
+    config = session.config
+    is_single = config.accumulate == 1 and session.context.world_size == 1
+    graphed = session.inference.packed and is_single and not config.recompute
+    return (GraphedSteps if graphed else StepRunner)(session, data)
+
+
+class StepRunner:
+    """Takes optimiser steps on padded batches, or on packed ones; their documents stay in the memory of the device."""
+
+    def __init__(self, session: Session, data: Split) -> None:
+        self.session = session
+        self.data = data
+        text, listed = session.model.text, session.model.listed
+        self.resident: DeviceDocuments | None = None
+        if session.inference.packed:
+            self.resident = DeviceDocuments(data.tokens, data.labels, text.pad, session.device, listed)
+        self.model = session.context.wrap_model(session.model, self.has_unused_weights)
+
+    def set_stage(self, stage: str) -> None:
+        """Train this stage of the model from here on."""
+        self.session.model.stage = stage
+
+    def step(self, group: list[IntArray]) -> StepResult:
+        """Take one step on the accumulated gradients of these batches."""
+        context, buffers, losses = self.session.context, self.copy_buffers(), []
+        for documents in group:
+            synchronised = context.world_size == 1 or documents is group[-1]  # ranks average gradients once per step
+            with context.global_batch(documents), nullcontext() if synchronised else self.model.no_sync():
+                loss, parts = self.backward(self.batch(context.shard(documents)), len(group))
+            losses.append(loss)
+        mean = torch.stack(losses).mean()
+        return StepResult(mean, parts, self.update(mean, buffers))
+
+    def has_unused_weights(self) -> bool:
+        """Whether some weights get no gradient in some stage; tried with a copy of the model."""
+        if self.session.config.first_epochs:
+            return True
+        model = deepcopy(self.session.model).train()
+        device = self.session.device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []), self.session.inference.autocast():
+            loss = model(self.batch(np.arange(1))).loss
+        weights = [weight for weight in model.parameters() if weight.requires_grad]
+        return any(grad is None for grad in torch.autograd.grad(loss, weights, allow_unused=True))
+
+    def batch(self, documents: IntArray) -> Batch | Packed:
+        """These documents on the device."""
+        model, data, device = self.session.model, self.data, self.session.device
+        if self.resident:
+            return self.resident.packed(move(torch.from_numpy(documents), device), self.resident.size(documents))
+        return to_device(collate(data.tokens, data.labels, documents, model.text.pad, model.listed), device)
+
+    def backward(self, batch: Batch | Packed, n_batches: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """Add the gradients of a batch, divided by the batches of the step; returns the loss and its parts."""
+        with self.session.inference.tf32():
+            with self.session.inference.autocast():
+                output = self.model(batch)
+            (output.loss / n_batches).backward()
+        return output.loss.detach(), {name: part.detach() for name, part in output.parts.items()}
+
+    def copy_buffers(self) -> list[tuple[Tensor, Tensor]]:
+        """The saved buffers, which forward passes change, with a copy of each; empty if steps are never skipped."""
+        if not self.session.config.skip_nonfinite:
+            return []
+        saved = self.session.model.state_dict()
+        return [(buffer, buffer.clone()) for name, buffer in self.session.model.named_buffers() if name in saved]
+
+    def update(self, loss: Tensor, buffers: list[tuple[Tensor, Tensor]]) -> Tensor:
+        """Step the optimiser; if loss or gradients are not finite, change nothing and return 1.
+
+        A fused optimiser decides this on the device, so the host need not wait for it.
+        """
+        model, clip = self.session.model, self.session.config.clip
+        optimiser: Any = self.session.optimiser
+        norm = get_total_norm([weight.grad for weight in model.parameters() if weight.grad is not None])
+        nonfinite = 1 - (norm.isfinite() & loss.isfinite()).float()
+        if self.session.context.world_size > 1:
+            dist.all_reduce(nonfinite, dist.ReduceOp.MAX)
+        if clip:
+            clip_grads_with_norm_(model.parameters(), clip, norm)
+        if optimiser.param_groups[0]["fused"]:
+            optimiser.found_inf = nonfinite
+            optimiser.step()
+        elif not nonfinite:
+            optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        for buffer, copy in buffers:
+            buffer.copy_(torch.where(nonfinite > 0, copy, buffer))
+        return nonfinite
+
+
+class GraphedSteps(StepRunner):
+    """Replays each step on a packed batch of a known size as one CUDA graph: forward, backward, clipping, optimiser.
+
+    A GPU then never waits for the next kernel launch. The first step of a size runs kernel by kernel, the second is
+    recorded, later ones are replayed. All graphs share one memory pool: only the weights, the optimiser and the losses
+    outlive a step.
     """
 
-    def __init__(self, enabled: bool) -> None:
-        self.received = 0
-        self._enabled = enabled and threading.current_thread() is threading.main_thread()
+    def __init__(self, session: Session, data: Split) -> None:
+        super().__init__(session, data)
+        self._seen: Counter[int] = Counter()
+        self._graphs: dict[int, tuple[Any, StepResult]] = {}
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._documents = torch.zeros(session.config.batch_size, dtype=torch.int64, device=session.device)
 
-    def __enter__(self) -> "StopSignal":
-        self._handled = [number for number, default in DEFAULT_HANDLERS.items() if signal.getsignal(number) == default]
-        for number in self._handled if self._enabled else ():
-            signal.signal(number, self._receive)
-        return self
+    def set_stage(self, stage: str) -> None:
+        """Train this stage from here on; a new stage has other losses and gradients, so it needs new graphs."""
+        if stage != self.session.model.stage:
+            torch.cuda.synchronize()  # the last replay may still run
+            self._graphs.clear()
+            self._seen.clear()
+            self._pool = torch.cuda.graph_pool_handle()
+        super().set_stage(stage)
 
-    def __exit__(self, *_: object) -> None:
-        if self._enabled and threading.current_thread() is threading.main_thread():
-            for number in self._handled:
-                signal.signal(number, DEFAULT_HANDLERS[number])
-
-    def _receive(self, number: int, frame: Any) -> None:
-        self.received = number
-        self.__exit__()
-        sys.stderr.write("stopping after this step; repeat to stop at once\n")
-
-
-# The folder of a training
-
-
-def check_output_folder(out: Path, resume: bool, data: Path | None = None) -> None:
-    """Raise if a training must not write to this folder.
-
-    A training starts in a new or empty folder, and resumes in a folder that a training has marked.
-    """
-    try:
-        exists, is_folder = out.exists(), out.is_dir()
-        names = other_names(out)
-    except OSError as error:
-        raise CheckpointError(cannot_write(out, error)) from None
-    if exists and not is_folder:
-        raise CheckpointError(f"'{out}' is a file; choose another --out")
-    if data and os.path.realpath(data) == os.path.realpath(out):
-        raise CheckpointError(f"--out is the data folder '{data}'; choose another --out")
-    if is_locked(out):
-        raise CheckpointError(f"another process trains in '{out}'; wait until it ends, or choose another --out")
-    if is_training(out):
-        if resume or not has_checkpoint(out):  # before the first checkpoint there is nothing to lose
-            return
-        raise CheckpointError(
-            f"'{out}' has an unfinished training; add --resume to continue it, or choose another --out"
-        )
-    if CHECKSUMS in names:
-        raise CheckpointError(f"'{out}' has a trained model; choose another --out")
-    if names:
-        raise CheckpointError(
-            f"'{out}' is not empty and has no training of hill (it has '{names[0]}'); choose a new or empty folder for "
-            "--out"
-        )
-    if resume:
-        raise CheckpointError(f"'{out}' has no training to resume; leave out --resume, or correct --out")
-
-
-def start_training(out: Path, resume: bool) -> None:
-    """Check the folder of a training and mark it; from here on the training can be resumed."""
-    context = current_context()
-    if context.is_main:
-        with context.lock(out):
-            check_output_folder(out, resume)
-            mark_training(out)
-
-
-class Log:
-    """The log of a training: one JSON object per line, and TensorBoard if requested."""
-
-    def __init__(self, file: Path, tensorboard: Any = None) -> None:
-        self._file = file
-        self._start = time.monotonic()
-        self._board = tensorboard.SummaryWriter(str(file.parent / "tensorboard")) if tensorboard else None
-        if file.exists():
-            _check_log(file)
-
-    def write_event(self, event: Step | Epoch) -> None:
-        """Log every tenth step and every epoch."""
-        if isinstance(event, Epoch):
-            values = {key: value for key, value in event.metrics.items() if key != "levels"}
-            self.write({"epoch": event.epoch, "improved": event.improved, "dev": values})
-            self._add_scalars({f"dev/{key}": value for key, value in values.items()}, event.epoch)
-        elif event.step % LOG_STEPS == 0:
-            losses = {"loss": event.loss.item()} | {name: part.item() for name, part in event.parts.items()}
-            skipped = {"skipped": event.skipped} if event.skipped else {}
-            self.write({"step": event.step, "epoch": event.epoch, "rate": event.rate, **losses, **skipped})
-            self._add_scalars({f"train/{key}": value for key, value in losses.items()}, event.step)
-
-    def write(self, values: dict[str, Any]) -> None:
-        """Append one line."""
-        line = json.dumps({"seconds": round(time.monotonic() - self._start, 3), **values}) + "\n"
-        try:
-            with self._file.open("a", encoding="utf-8") as file:
-                file.write(line)
-        except OSError as error:
-            raise CheckpointError(cannot_write(self._file, error)) from None
-
-    def _add_scalars(self, values: dict[str, float], step: int) -> None:
-        if self._board:
-            for name, value in values.items():
-                self._board.add_scalar(name, value, step)
-
-
-def _check_log(file: Path) -> None:
-    """Raise if hill did not write this file; remove an incomplete last line."""
-    content = file.read_bytes()
-    if content and not content.startswith(b'{"seconds": '):
-        raise CheckpointError(f"'{file}' exists, but hill did not write it; move it, or choose another --out")
-    if not content.endswith(b"\n"):
-        os.truncate(file, content.rfind(b"\n") + 1)
+    def step(self, group: list[IntArray]) -> StepResult:
+        """Take one step on this batch."""
+        (documents,) = group
+        assert self.resident
+        size = self.resident.size(documents)
+        if len(documents) < len(self._documents) or not self._seen[size]:
+            self._seen[size] += len(documents) == len(self._documents)
+            self._stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._stream):  # the stream on which graphs are recorded
+                result = super().step(group)
+            torch.cuda.current_stream().wait_stream(self._stream)
+            return result
+        self._documents.copy_(move(torch.from_numpy(documents), self.session.device), non_blocking=True)
+        if size not in self._graphs:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+                buffers = self.copy_buffers()
+                loss, parts = self.backward(self.resident.packed(self._documents, size), 1)
+                self._graphs[size] = graph, StepResult(loss, parts, self.update(loss, buffers))
+        graph, result = self._graphs[size]
+        graph.replay()
+        parts = {name: part.clone() for name, part in result.parts.items()}
+        return StepResult(result.loss.clone(), parts, result.nonfinite.clone())

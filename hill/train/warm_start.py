@@ -5,6 +5,7 @@
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +67,11 @@ def build_warm(
     old: SavedModel, documents: Documents, taxonomy: Taxonomy, config: ModelConfig
 ) -> tuple[HTCModel, Tokenizer, WarmStartReport]:
     """A model with the class, encoder and tokenizer of an old one, for another taxonomy and other documents."""
-    _check_not_closed(old)
     old_config = old.model.config
+    if old.model.closed:
+        raise ConfigError(
+            f"model '{old.name}' is fitted in one go and has no warm start; train it without --warm-start"
+        )
     if type(config) is not type(old_config):
         raise ConfigError(f"the model to start from is a '{old.name}'; use --model {old.name}")
     for name in ("text", "encoder") if config.text == "transformer" else ("text",):
@@ -91,24 +95,22 @@ def build_warm(
 
 @torch.no_grad()
 def warm_start(model: HTCModel, old: SavedModel, taxonomy: Taxonomy) -> WarmStartReport:
-    """Set the weights of a new model for this taxonomy from those of an old one, per label where they follow labels.
+    """Set the weights of a new model for this taxonomy from those of an old one of the same class and encoder.
 
-    Two labels are the same if they have the same id, or the same name and parents. For the same taxonomy the scores are
-    those of the old model. Step counters start at 0: the state dict only has copies of them.
+    Weights with a label axis are set per label. Two labels are the same if they have the same id, or the same name and
+    parents. For the same taxonomy the scores are those of the old model. Step counters start at 0: the state dict only
+    has copies of them.
     """
-    _check_not_closed(old)
-    _check_same_encoder(model, old)
     mapping = LabelMapping(diff(old.taxonomy, taxonomy))
     old_weights, fresh = old.model.state_dict(), []
     for name, weight in model.state_dict().items():
-        value = None
-        axes = model.axes.get(name)
+        value, axes = None, model.axes.get(name)
         if name in old_weights and old.model.axes.get(name) == axes:
             value = mapping.convert(old_weights[name].to(weight.device), weight, axes or "-" * weight.dim())
-        if value is None:
-            fresh.append(name)
-        else:
+        if value is not None:
             weight.copy_(value)
+        else:
+            fresh.append(name)
     return WarmStartReport(mapping.copied, mapping.from_parents, mapping.from_others, mapping.fresh, tuple(fresh))
 
 
@@ -121,10 +123,8 @@ class LabelMapping:
         """The old row of each new row (L new); -1 for new labels."""
         self.source[changes.pairs[:, 1]] = changes.pairs[:, 0]
         self.copied = np.flatnonzero(self.source >= 0)
-        self.edges = self._common_edges()
-        self.weights: csr_array[Any] = csr_array(
-            (np.ones(len(self.copied)), (self.copied, self.source[self.copied])), shape=(len(self.new), len(self.old))
-        )
+        copies = np.ones(len(self.copied)), (self.copied, self.source[self.copied])
+        self.weights: csr_array[Any] = csr_array(copies, shape=(len(self.new), len(self.old)))
         """The weight of each old row in each new row (L new, L old)."""
         self.from_others = self._start_roots()
         for level in self.new.levels[1:]:
@@ -134,6 +134,7 @@ class LabelMapping:
         self.fresh = np.flatnonzero(~started)
 
     def _is_started(self) -> BoolArray:
+        """Which new rows start from old ones."""
         return np.diff(self.weights.indptr) > 0
 
     def _start_roots(self) -> IntArray:
@@ -156,12 +157,13 @@ class LabelMapping:
         mean: csr_array[Any] = csr_array((1 / counts[target], (target, origin)), shape=size)
         self.weights = csr_array(self.weights + mean @ self.weights)
 
+    @cached_property
     def _common_edges(self) -> tuple[IntArray, IntArray]:
         """The indices of the edges that both taxonomies have, in the old one and in the new one."""
         old = self.old.edge_array @ [len(self.old), 1]
         child, parent = (self.source[ends] for ends in self.new.edge_array.T)
         new = np.where((child >= 0) & (parent >= 0), child * len(self.old) + parent, -1)
-        _, in_old, in_new = np.intersect1d(old, new, assume_unique=False, return_indices=True)
+        _, in_old, in_new = np.intersect1d(old, new, return_indices=True)
         return in_old, in_new
 
     def convert(self, old: Tensor, new: Tensor, axes: str) -> Tensor | None:
@@ -177,14 +179,13 @@ class LabelMapping:
     def _convert_axis(self, letter: str, old: Tensor, new: Tensor) -> Tensor:
         """Convert the first axis, which has this letter."""
         if letter in "ED":
-            in_old, in_new = self.edges if letter == "E" else (np.arange(min(len(old), len(new))),) * 2
-            return _replace_rows(new, in_new, old[in_old]) if old.shape[1:] == new.shape[1:] else old
+            in_old, in_new = self._common_edges if letter == "E" else (np.arange(min(len(old), len(new))),) * 2
+            return _with_rows(new, in_new, old[in_old]) if old.shape[1:] == new.shape[1:] else old
         width = len(old) // len(self.old)
         rows = old.reshape(len(self.old), width, *old.shape[1:]) if width > 1 else old
         if letter == "K":
-            if rows.shape[1:] != new.shape[1:]:
-                return old
-            return _replace_rows(new, self.copied, rows[self.source[self.copied]])
+            copied = rows[self.source[self.copied]]
+            return _with_rows(new, self.copied, copied) if rows.shape[1:] == new.shape[1:] else old
         result = rows.new_zeros(len(self.new), *rows.shape[1:])
         result[self.copied] = rows[self.source[self.copied]]
         started = np.append(self.from_parents, self.from_others)
@@ -194,30 +195,6 @@ class LabelMapping:
         return result.flatten(0, 1) if width > 1 else result
 
 
-def _replace_rows(weight: Tensor, indices: IntArray, rows: Tensor) -> Tensor:
-    result = weight.clone()
-    result[indices] = rows
-    return result
-
-
-def _check_not_closed(old: SavedModel) -> None:
-    if old.model.closed:
-        raise ConfigError(
-            f"model '{old.name}' is fitted in one go and has no warm start; train it without --warm-start"
-        )
-
-
-def _check_same_encoder(model: HTCModel, old: SavedModel) -> None:
-    if type(model) is not type(old.model):
-        raise ConfigError(
-            f"a model of type {type(model).__name__} cannot start from a '{old.name}'; use --model {old.name}"
-        )
-    shapes, old_shapes = (
-        {name: tuple(weight.shape) for name, weight in each.text.state_dict().items()} for each in (model, old.model)
-    )
-    for name in sorted(shapes.keys() | old_shapes.keys()):
-        if shapes.get(name) != old_shapes.get(name):
-            raise ConfigError(
-                f"the text encoder differs from that of the old model: '{name}' is {shapes.get(name)} and was "
-                f"{old_shapes.get(name)}; start from a model with the same encoder and vocabulary"
-            )
+def _with_rows(weight: Tensor, indices: IntArray, rows: Tensor) -> Tensor:
+    """A copy of the weight in which these rows are replaced."""
+    return weight.index_copy(0, torch.from_numpy(indices).to(weight.device), rows)

@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 
 from hill.decode import DecodeConfig, Decoder, read_calibrator
 from hill.decode.calibration import COARSE, SLOPE, SUPPORT, fit_calibrator, logits
-from hill.metrics.calibration import CalibrationMetrics
+from hill.metrics.scores import CalibrationMetrics
 from hill.taxonomy import Label, Taxonomy
 from tests.conftest import random_taxonomy
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from hill.decode import CollectedScores, DecodeConfig, Decoder, tune
-from hill.decode.thresholds import GRID, Histograms, choose_thresholds
+from hill.decode.tuning import GRID, Histograms, choose_thresholds
 from hill.metrics import flat_scores, hierarchical_scores
 from hill.taxonomy import Label, Taxonomy
 from tests.conftest import random_taxonomy

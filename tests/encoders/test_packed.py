@@ -17,9 +17,7 @@ from hill.encoders.packed import TILE, list_tiles
 from hill.models import MODELS
 from hill.models.inference import Inference
 from hill.train import Session, Split, TrainConfig
-from hill.train.cuda_graphs import GraphedSteps
-from hill.train.session import PackedSteps, StepRunner
-from hill.train.trainer import make_steps
+from hill.train.trainer import GraphedSteps, StepRunner, make_steps
 from hill.types import Batch, Packed
 from tests.made import make_model
 
@@ -152,21 +150,12 @@ def test_packed_steps_are_padded_steps(tiny_encoder: Path) -> None:
     tokens = Tokens(random_tokens(5).ids % 20, random_tokens(5).starts)
     data, group = Split(tokens, random_labels(5)), [np.array([0, 3, 5, 1]), np.array([7, 2, 8, 4])]
     losses = []
-    for kind in (StepRunner, PackedSteps):
-        steps = kind(session(tiny_encoder, accumulate=2), data)
+    for packed in (False, True):
+        steps = StepRunner(session(tiny_encoder, packed, accumulate=2), data)
         steps.session.model.train()
         losses.append([steps.step(group).loss.item() for _ in range(3)])
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     assert losses[0][2] < losses[0][1] < losses[0][0]
-
-
-def test_an_epoch_of_packed_steps_is_random_and_whole(tiny_encoder: Path) -> None:
-    tokens = random_tokens(5, count=103)
-    steps = PackedSteps(session(tiny_encoder), Split(tokens, random_labels(5, 103)))
-    first, second = steps.order(0), steps.order(1)
-    assert sorted(np.concatenate(first).tolist()) == list(range(103))
-    assert [len(batch) for batch in first] == [4] * 25 + [3]
-    assert np.concatenate(first).tolist() != np.concatenate(second).tolist()
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
@@ -207,8 +196,8 @@ def test_the_way_to_take_steps_follows_from_device_and_settings(
 ) -> None:
     data = Split(random_tokens(5), random_labels(5))
     assert type(make_steps(session(tiny_encoder), data)) is StepRunner
-    assert type(make_steps(session(tiny_encoder, packed=True, accumulate=2), data)) is PackedSteps
-    assert type(make_steps(session(tiny_encoder, packed=True, recompute=True), data)) is PackedSteps
+    assert type(make_steps(session(tiny_encoder, packed=True, accumulate=2), data)) is StepRunner
+    assert type(make_steps(session(tiny_encoder, packed=True, recompute=True), data)) is StepRunner
     for name in ("graph_pool_handle", "Stream"):
         monkeypatch.setattr(torch.cuda, name, lambda: None)
     assert type(make_steps(session(tiny_encoder, packed=True), data)) is GraphedSteps

@@ -9,7 +9,7 @@ import pytest
 
 from hill.classifier import HillClassifier
 from hill.errors import CheckpointError
-from hill.train.trainer import Resumed
+from hill.train.trainer import Resumed, Step
 from tests.faults import record, times
 from tests.faults.helpers import learn, lost, states, tiny
 from tests.train.test_trainer import toy_data
@@ -60,8 +60,8 @@ def stopped(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     """A training that was stopped in its second epoch."""
     out = tmp_path_factory.mktemp("bits") / "out"
     model = tiny(tiny_encoder)
-    for number, _ in enumerate(model.training(toy_data(model.taxonomy), out)):
-        if number == 14:
+    for event in model.training(toy_data(model.taxonomy), out):
+        if isinstance(event, Step) and event.step == 9:
             break
     assert len(states(out)) == 2
     return out

@@ -18,7 +18,7 @@ from hill.cli.common import app
 from hill.errors import CheckpointError, ConfigError, DataError, HillError
 from hill.io import check_folder, make_folder, save_folder, sync
 from hill.train import Step
-from hill.train.trainer import Log
+from hill.train.checkpoint import Log
 from tests.conftest import ROOT
 from tests.faults import record
 from tests.faults.helpers import check_complete, learn, lost, predict, states, tiny, write_data, write_source

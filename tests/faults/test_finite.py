@@ -14,12 +14,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from hill.classifier import HillClassifier
+from hill.data.batches import training_order
 from hill.errors import CheckpointError, HillError
 from hill.io import CHECKSUMS, sha256
 from hill.models import MODELS
 from hill.train import Epoch, Split, Step
 from hill.train.distributed import current_context
-from hill.train.session import CHECK_INTERVAL, MAX_SKIPPED, NonFiniteGuard, Progress, StepResult, StepRunner
+from hill.train.trainer import CHECK_INTERVAL, MAX_SKIPPED, NonFiniteGuard, Progress, StepResult
 from hill.types import Output
 from tests.command import hill
 from tests.conftest import animals_taxonomy, toy_documents
@@ -84,7 +85,7 @@ def test_a_step_that_is_not_finite_stops_the_training(
         with pytest.raises(HillError, match=r"step 4 is not finite \(loss .*lower train.lr.*skip_nonfinite") as raised:
             list(steps)
     assert model._session
-    order = StepRunner(model._session, Split(*tokens(model))).order(0)
+    order = training_order(48, model._session.config.batch_size, model._session.config.seed, 0)
     wanted = ", ".join(str(place) for place in order[BAD - 1].tolist())
     assert f"on the documents {wanted}; " in str(raised.value)
     check_complete(tmp_path / "out")
@@ -92,15 +93,6 @@ def test_a_step_that_is_not_finite_stops_the_training(
     monkeypatch.undo()
     learn(tiny_encoder, tmp_path / "out", resume=True)
     record("loss that is not finite", lost(reference, tmp_path / "out"))
-
-
-def tokens(model: HillClassifier) -> tuple[Any, Any]:
-    steps = model._tokenise(toy_data(model.taxonomy)["train"])
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value[0].tokens, end.value[0].labels
 
 
 @pytest.mark.parametrize("fused", [False, True])

@@ -15,8 +15,8 @@ from hill.cli.common import app
 from hill.errors import CheckpointError
 from hill.io import is_locked, lock_folder
 from hill.train import Step
+from hill.train.checkpoint import StopSignal, check_output_folder
 from hill.train.distributed import Stopped
-from hill.train.trainer import StopSignal, check_output_folder
 from tests.faults import record, times
 from tests.faults.helpers import (
     check_complete,

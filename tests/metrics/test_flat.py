@@ -16,10 +16,10 @@ from hill.metrics import (
     curve_scores,
     flat_scores,
     hierarchical_scores,
+    label_sets,
     ranking_scores,
     score,
 )
-from hill.metrics import flat as blocks_module
 from hill.taxonomy import Label, Taxonomy
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -66,8 +66,8 @@ def test_batches_of_any_size_equal_one_call(seed, cuts):
 def test_blocks_inside_a_batch_do_not_show(monkeypatch):
     taxonomy, *arrays = random_case(3)
     whole = flattened(score(*arrays, taxonomy))
-    monkeypatch.setattr(blocks_module, "BLOCK_CELLS", 1)
-    monkeypatch.setattr(blocks_module, "MIN_DOCUMENTS", 4)
+    monkeypatch.setattr(label_sets, "BLOCK_ENTRIES", 1)
+    monkeypatch.setattr(label_sets, "MIN_DOCUMENTS", 4)
     assert flattened(score(*arrays, taxonomy)) == pytest.approx(whole)
 
 
@@ -206,16 +206,16 @@ ONE = Taxonomy([Label("a", "A"), Label("b", "B", ("a",))])
 @pytest.mark.parametrize(
     ("labels", "predicted", "scores", "message"),
     [
-        ([1, 0], [1, 0], None, r"labels have shape \(2,\); expected two axes"),
+        ([1, 0], [1, 0], None, r"labels have shape \(2,\); expected one row per document"),
         ([[1, 0, 0]], [[1, 0, 0]], None, r"labels have shape \(1, 3\), but the taxonomy has 2 labels"),
         ([[1, 0]], [[1, 0], [1, 0]], None, r"predicted have shape \(2, 2\), but labels have \(1, 2\)"),
         ([[1, 0]], [[1, 0]], [[0.5]], r"scores have shape \(1, 1\), but labels have \(1, 2\)"),
-        ([[1, 0]], [[0.7, 0]], None, r"predicted hold 0.7; expected true and false, or 1 and 0"),
-        ([[1, 2]], [[1, 0]], None, r"labels hold 2; expected true and false"),
-        ([["a", "b"]], [[1, 0]], None, r"labels are of type <U1; expected a table of numbers"),
-        ([[1, 0]], [[1, 0]], [[0.5, math.nan]], r"scores hold nan; expected numbers from 0 to 1"),
-        ([[1, 0]], [[1, 0]], [[0.5, 1.5]], r"scores hold 1.5; expected numbers from 0 to 1: put logits"),
-        ([[1, 0]], [[1, 0]], [[-3.0, 0.5]], r"scores hold -3.0; expected"),
+        ([[1, 0]], [[0.7, 0]], None, r"predicted have the value 0.7; expected true and false, or 1 and 0"),
+        ([[1, 2]], [[1, 0]], None, r"labels have the value 2; expected true and false"),
+        ([["a", "b"]], [[1, 0]], None, r"labels have the dtype <U1; expected a matrix of numbers"),
+        ([[1, 0]], [[1, 0]], [[0.5, math.nan]], r"scores have the value nan; expected numbers from 0 to 1"),
+        ([[1, 0]], [[1, 0]], [[0.5, 1.5]], r"scores have the value 1.5; expected numbers from 0 to 1: apply a sigmoid"),
+        ([[1, 0]], [[1, 0]], [[-3.0, 0.5]], r"scores have the value -3.0; expected"),
     ],
 )
 def test_wrong_input_is_named_and_leaves_the_counts_alone(labels, predicted, scores, message):

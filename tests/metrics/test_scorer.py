@@ -10,8 +10,8 @@ from hypothesis.extra.numpy import arrays
 from sklearn.metrics import accuracy_score, brier_score_loss, f1_score, ndcg_score, precision_recall_fscore_support
 
 from hill.metrics import calibration_scores, flat_scores, ranking_scores
-from hill.metrics.calibration import CalibrationMetrics
-from hill.metrics.flat import steps_below
+from hill.metrics.label_sets import steps_below
+from hill.metrics.scores import CalibrationMetrics
 from hill.taxonomy import Label, Taxonomy
 
 SHAPES = st.tuples(st.integers(1, 6), st.integers(2, 6))

@@ -26,7 +26,7 @@ from hill.models.layers import drop_parents, own_columns, to_indicator, to_label
 from hill.settings import make
 from hill.taxonomy import Taxonomy
 from hill.train import head_start as head
-from hill.train import optim
+from hill.train import trainer
 from hill.types import Batch
 from tests.conftest import animals_taxonomy, random_taxonomy, toy_documents
 from tests.made import blank_model, make_model
@@ -309,8 +309,8 @@ def test_adam_follows_the_small_gradients_of_many_labels(tiny_encoder: Path, mon
     model = make_model("flat", {}, tiny_encoder).model
     train = HillClassifier(animals_taxonomy(), "flat", {"train": {"lr": 0.1}}).train_config
     for many, moved in [(7, False), (6, True)]:
-        monkeypatch.setattr(optim, "MANY_LABELS", many)
-        optimiser = optim.make_optimiser(model, train)
+        monkeypatch.setattr(trainer, "MANY_LABELS", many)
+        optimiser = trainer.make_optimiser(model, train)
         before = model.head.bias.detach().clone()
         model.head.bias.grad = torch.full((7,), 1e-10)
         optimiser.step()

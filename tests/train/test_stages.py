@@ -10,7 +10,7 @@ from hill.classifier import HillClassifier
 from hill.errors import ConfigError
 from hill.taxonomy import Taxonomy
 from hill.train import Epoch, Session, Split, Step, TrainConfig
-from hill.train.cuda_graphs import GraphedSteps
+from hill.train.trainer import GraphedSteps
 from tests.conftest import animals_taxonomy
 from tests.encoders.test_packed import random_labels, random_tokens
 from tests.made import make_model
