@@ -20,7 +20,7 @@ from hill.decode import DecodeConfig
 from hill.errors import ConfigError, DataError
 from hill.predictor import Predictor, ScoredBatch
 from hill.report import ErrorReport, make_report
-from hill.report.collect import WORST
+from hill.report.counts import WORST
 from hill.taxonomy import Label, Taxonomy
 from tests.conftest import animals_taxonomy, random_taxonomy
 
