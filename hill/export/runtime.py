@@ -45,7 +45,7 @@ def is_export(folder: Path) -> bool:
     return isinstance(config, dict) and config.get("format") == ONNX_FORMAT
 
 
-def check_place(folder: Path) -> None:
+def check_target(folder: Path) -> None:
     """Raise if the folder exists and contains anything but an earlier export."""
     if folder.is_dir() and (is_export(folder) or not any(folder.iterdir())):
         return
@@ -79,12 +79,9 @@ def read_export(folder: Path) -> dict[str, Any]:
 
 BATCH_TOKENS = 512
 """Tokens per batch with padding: enough to use the processor well, few enough for its cache."""
-
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
 PREFETCH = 4
 """Batches per thread that are computed in advance."""
-
 SLOW_FUSIONS = ("SkipLayerNormFusion",)
 """Disabled fusions of ONNX Runtime: on a CPU the fused kernel takes 6 times as long as its two parts."""
 
@@ -138,10 +135,10 @@ class OnnxClassifier(Predictor):
             for documents in batch_documents(tokens.lengths, self._batch_tokens):
                 waiting.append((documents, pool.submit(self._run, tokens, documents)))
                 if len(waiting) > PREFETCH * self._threads:
-                    done, found = waiting.popleft()
-                    yield done, found.result()
-            for done, found in waiting:
-                yield done, found.result()
+                    done, scores = waiting.popleft()
+                    yield done, scores.result()
+            for done, scores in waiting:
+                yield done, scores.result()
 
     def _run(self, tokens: Tokens, documents: IntArray) -> Matrix:
         ids, mask = tokens.pad(documents, self._pad)

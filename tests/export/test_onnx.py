@@ -32,7 +32,7 @@ from hill.export.onnx import (
     export_onnx,
     plain_rule,
 )
-from hill.export.runtime import GRAPH, batch_documents, check_place, start_session, write_export
+from hill.export.runtime import GRAPH, batch_documents, check_target, start_session, write_export
 from hill.types import Batch
 from tests.command import hill as run_hill
 from tests.conftest import ROOT, animals_taxonomy, toy_documents
@@ -270,12 +270,12 @@ def test_other_folders_are_refused(folder: Path, tmp_path: Path) -> None:
 def test_an_export_replaces_only_an_export(fitted: HillClassifier, folder: Path, tmp_path: Path) -> None:
     place = tmp_path / "mine"
     place.mkdir()
-    check_place(place)
+    check_target(place)
     documents = {"config.json": {"format": "hill-onnx"}}
     for content in (b"first", b"second"):
         (tmp_path / "graph").write_bytes(content)
         write_export(place, tmp_path / "graph", documents)
-        check_place(place)
+        check_target(place)
         assert (place / GRAPH).read_bytes() == content
     assert sorted(path.name for path in tmp_path.iterdir()) == ["graph", "mine"]
     (place / "config.json").write_text("{}")
