@@ -1,7 +1,4 @@
-"""Export to ONNX: one graph from token ids to scores, and the files that prediction needs.
-
-`export_onnx` traces the model, compares the scores of graph and model, quantises the encoder and writes the folder.
-"""
+"""Export to ONNX: one graph from token ids to scores, the files that prediction needs, and a rule for decoding."""
 
 from __future__ import annotations
 
@@ -9,8 +6,9 @@ import copy
 import json
 import logging
 import os
+import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,7 +22,8 @@ from torch.overrides import TorchFunctionMode
 
 from hill.encoders import Transformer
 from hill.errors import ConfigError, HillError, need
-from hill.export.runtime import GRAPH, ONNX_FORMAT, ONNX_VERSION, check_target, start_session, write_export
+from hill.export.runtime import GRAPH, ONNX_FORMAT, ONNX_VERSION, is_export, start_session
+from hill.io import save_folder, write_json
 from hill.models import HTCModel
 from hill.models.saved import SavedModel
 from hill.predictor import Predictor
@@ -35,7 +34,6 @@ from hill.types import Batch
 if TYPE_CHECKING:  # exporting needs no training
     from hill.classifier import HillClassifier
 
-OPSET = 20
 TOLERANCE = 1e-4
 """Maximum difference between the scores of graph and model."""
 
@@ -43,29 +41,27 @@ TOLERANCE = 1e-4
 def export_onnx(classifier: HillClassifier, folder: str | os.PathLike[str], int8: bool = True) -> None:
     """Export a trained classifier to a folder for `OnnxClassifier`; with `int8`, quantise its encoder to 8 bits.
 
-    The scores of the graph are compared with the model before it is written. Raises a `HillError` if the model cannot
-    be exported.
+    Before the folder is written, the scores of the graph are compared with those of the model. Raises a `HillError` if
+    the model cannot be exported.
     """
     folder, stored = Path(folder), classifier.stored
-    check_target(folder)
-    if not isinstance(stored.model.text, Transformer):
-        kind = type(stored.model.text).__name__
-        raise HillError(
-            f"model '{stored.name}' has the text encoder {kind}; only models with a transformer can be exported"
-        )
-    config = {
-        "format": ONNX_FORMAT,
-        "version": ONNX_VERSION,
-        "model": stored.name,
-        "int8": int8,
-        "max_length": classifier.max_length,
-        "pad": stored.model.text.pad,
-        "decode": to_dict(classifier.decode_config),
-        "plain": plain_rule(classifier),
-        "windows": to_dict(classifier.windows),
-    }
+    if folder.exists() and not (folder.is_dir() and (is_export(folder) or not any(folder.iterdir()))):
+        raise ConfigError(f"'{folder}' exists and is not an exported model; choose another folder for the export")
+    if not isinstance(encoder := stored.model.text, Transformer):
+        reason = f"has the text encoder {type(encoder).__name__}; only models with a transformer can be exported"
+        raise HillError(f"model '{stored.name}' {reason}")
     documents = {
-        "config.json": config,
+        "config.json": {
+            "format": ONNX_FORMAT,
+            "version": ONNX_VERSION,
+            "model": stored.name,
+            "int8": int8,
+            "max_length": classifier.max_length,
+            "pad": encoder.pad,
+            "decode": to_dict(classifier.decode_config),
+            "plain": plain_rule(classifier),
+            "windows": to_dict(classifier.windows),
+        },
         "taxonomy.json": taxonomy_document(stored.taxonomy),
         "tokenizer.json": json.loads(stored.tokenizer.to_str()),
         "thresholds.json": classifier.thresholds_document(),
@@ -84,7 +80,10 @@ def export_onnx(classifier: HillClassifier, folder: str | os.PathLike[str], int8
             raise HillError(f"model '{stored.name}' cannot be exported to ONNX: {reason}") from None
         if int8:
             _quantise(graph)
-        write_export(folder, graph, documents)
+        with save_folder(folder) as draft:
+            shutil.copyfile(graph, draft / GRAPH)
+            for name, document in documents.items():
+                write_json(draft / name, document)
 
 
 def _trace(module: ScoringModule, stored: SavedModel, graph: Path) -> None:
@@ -98,7 +97,7 @@ def _trace(module: ScoringModule, stored: SavedModel, graph: Path) -> None:
             dynamic_shapes={"ids": sizes, "mask": sizes},
             input_names=["ids", "mask"],
             output_names=["scores"],
-            opset_version=OPSET,
+            opset_version=20,
             verbose=False,
         )
         assert program is not None
@@ -153,14 +152,10 @@ def _quiet() -> Iterator[None]:
     before = logging.root.manager.disable
     logging.disable()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             yield
     finally:
         logging.disable(before)
-
-
-# The traced module
 
 
 class ScoringModule(nn.Module):
@@ -181,15 +176,9 @@ class ScoringModule(nn.Module):
 class ReplaceOperators(TorchFunctionMode):
     """Replaces an operator that ONNX lacks and one that ONNX Runtime computes wrongly."""
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[Any],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Called instead of every function of torch."""
-        replacements: dict[Any, Callable[..., Any]] = {torch.searchsorted: searchsorted, Tensor.index_add: index_add}
+        replacements: dict[Any, Any] = {torch.searchsorted: searchsorted, Tensor.index_add: index_add}
         return replacements.get(func, func)(*args, **(kwargs or {}))
 
 
