@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from http import HTTPStatus
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar, cast
 
 import uvicorn
 from fastapi import FastAPI, Request
@@ -172,11 +172,11 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first request, unless too many connections are open."""
         super().connection_made(transport)
-        limit, address = self.limits.max_connections, _client_address(self)
-        if sum(_client_address(other) == address for other in self.connections) > limit:
-            self._refuse(
-                429, f"more than {limit} connections are open from your address; --max-connections allows more"
-            )
+        limit, connections = self.limits.max_connections, cast("set[Connection]", self.connections)
+        addresses = [other.client and other.client[0] for other in connections]
+        if addresses.count(self.client and self.client[0]) > limit:
+            limited = f"more than {limit} connections are open from your address"
+            self._refuse(429, f"{limited}; --max-connections allows more")
         elif len(self.connections) > TOTAL_FACTOR * limit:
             self._refuse(503, f"more than {TOTAL_FACTOR * limit} connections are open; try again later")
         self._set_timer()
@@ -244,8 +244,3 @@ class Connection(HttpToolsProtocol):
         self.transport.write(head.encode() + body)
         self.transport.close()
         log_event(logging.WARNING, message=f"refused a connection: {detail}", status=status)
-
-
-def _client_address(connection: Any) -> str | None:
-    """The client's address without its port; None if the client has disconnected."""
-    return connection.client[0] if connection.client else None
