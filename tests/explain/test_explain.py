@@ -1,4 +1,4 @@
-"""Explanations: against slow integrated gradients, a closed form, and what happens when words are deleted."""
+"""Explanations, compared with slow integrated gradients, with an exact solution, and with deleting words."""
 
 import json
 import threading
@@ -46,7 +46,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def hold(stored: SavedModel) -> HillClassifier:
+def classifier_with(stored: SavedModel) -> HillClassifier:
     """A classifier with this model."""
     classifier = HillClassifier(stored.taxonomy, stored.name, stored.settings)
     classifier._set_stored(stored)
@@ -55,27 +55,27 @@ def hold(stored: SavedModel) -> HillClassifier:
 
 @pytest.fixture(scope="module")
 def build(tiny_encoder: Path) -> Callable[[str], HillClassifier]:
-    """A classifier by kind, trained a little, so that logits bend along the way; the same one each time."""
+    """A cached classifier per kind, trained for a few steps, so that logits are not linear along the path."""
 
     @cache
     def made(kind: str) -> HillClassifier:
         found = make_model(*KINDS[kind], tiny_encoder)
         if kind.startswith("hill"):
-            with torch.no_grad():  # else what passes the structure of so narrow a model is next to nothing
+            with torch.no_grad():  # otherwise the structure of so small a model adds almost nothing
                 for weight in found.model.structure.parameters():
                     weight.mul_(8)
         fit(found.model, found.batch, 25)
         with torch.no_grad():
             nothing = encoder_embeddings(found.model).weight[0]
             nothing.copy_(torch.linspace(-0.3, 0.3, len(nothing)))  # so that the baseline is not zero
-        return hold(found.stored)
+        return classifier_with(found.stored)
 
     return made
 
 
 @pytest.fixture(scope="module")
 def fitted(tiny_encoder: Path) -> HillClassifier:
-    """HILL that knows the animals well."""
+    """HILL with a high F1 on the animals."""
     settings = {
         "model": {"encoder": str(tiny_encoder), "pooling": "mean"},
         "train": {
@@ -94,7 +94,7 @@ def fitted(tiny_encoder: Path) -> HillClassifier:
 
 
 def noisy(count: int, seed: int) -> tuple[list[str], list[list[str]]]:
-    """Documents with words between that tell nothing and that the encoder does not know."""
+    """Documents mixed with words that have no meaning and are unknown to the encoder."""
     texts, labels = toy_documents(count, seed)
     draw = np.random.default_rng(seed)
     mixed = [draw.permutation([*text.split()[:4], *(f"word{n}" for n in range(6))]) for text in texts]
@@ -226,7 +226,7 @@ def test_other_models_have_no_branches(build: Callable[[str], HillClassifier]) -
 
 
 def test_the_model_is_restored(tiny_encoder: Path) -> None:
-    classifier = hold(make_model("hill", {}, tiny_encoder).stored)
+    classifier = classifier_with(make_model("hill", {}, tiny_encoder).stored)
     model = classifier.stored.model
     explain(classifier, TEXT, ["bat"])
     model.train()
