@@ -1,7 +1,4 @@
-"""Export to ONNX: one graph from token ids to scores, and the files that prediction needs.
-
-`export_onnx` traces the model, compares the scores of graph and model, quantises the encoder and writes the folder.
-"""
+"""Export to ONNX: one graph from token ids to scores, the files that prediction needs, and a rule for decoding."""
 
 from __future__ import annotations
 
@@ -9,8 +6,9 @@ import copy
 import json
 import logging
 import os
+import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,101 +20,84 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from hill.decode import Decoder
 from hill.encoders import Transformer
 from hill.errors import ConfigError, HillError, need
-from hill.export.runtime import GRAPH, ONNX_FORMAT, ONNX_VERSION, check_place, start_session, write_export
+from hill.export.runtime import GRAPH, ONNX_FORMAT, ONNX_VERSION, is_export, start_session
+from hill.io import save_folder, write_json
 from hill.models import HTCModel
 from hill.models.saved import SavedModel
 from hill.predictor import Predictor
 from hill.settings import to_dict
 from hill.taxonomy.readers import taxonomy_document
-from hill.types import Batch, IntArray
+from hill.types import Batch
 
 if TYPE_CHECKING:  # exporting needs no training
     from hill.classifier import HillClassifier
 
-OPSET = 20
-
 TOLERANCE = 1e-4
 """Maximum difference between the scores of graph and model."""
-
-SCOPES = "pkg.torch.onnx.name_scopes"
-"""The metadata of a node that names the modules it comes from."""
-
-PREPARED = ("onnx.quant.pre_process", "onnxruntime.quant")
-"""Metadata that marks a graph as ready to be quantised; without it the quantiser warns."""
 
 
 def export_onnx(classifier: HillClassifier, folder: str | os.PathLike[str], int8: bool = True) -> None:
     """Export a trained classifier to a folder for `OnnxClassifier`; with `int8`, quantise its encoder to 8 bits.
 
-    The scores of the graph are compared with the model before it is written. Raises a `HillError` if the model cannot
-    be exported.
+    Before the folder is written, the scores of the graph are compared with those of the model. Raises a `HillError` if
+    the model cannot be exported.
     """
     folder, stored = Path(folder), classifier.stored
-    check_place(folder)
-    if not isinstance(stored.model.text, Transformer):
-        kind = type(stored.model.text).__name__
-        raise HillError(
-            f"model '{stored.name}' has the text encoder {kind}; only models with a transformer can be exported"
-        )
-    with TemporaryDirectory() as scratch:
-        graph = Path(scratch) / GRAPH
-        with _export_errors(stored.name):
-            scores = ScoringModule(stored.model)
-            _trace(scores, stored, graph)
-            _compare(scores, stored, graph)
-        if int8:
-            _quantise(graph)
-        write_export(folder, graph, _documents(classifier, stored, int8))
-
-
-def _documents(classifier: HillClassifier, stored: SavedModel, int8: bool) -> dict[str, Any]:
-    config = {
-        "format": ONNX_FORMAT,
-        "version": ONNX_VERSION,
-        "model": stored.name,
-        "int8": int8,
-        "max_length": classifier.max_length,
-        "pad": stored.model.text.pad,
-        "decode": to_dict(classifier.decode_config),
-        "plain": plain_rule(classifier),
-        "windows": to_dict(classifier.windows),
-    }
-    return {
-        "config.json": config,
+    if folder.exists() and not (folder.is_dir() and (is_export(folder) or not any(folder.iterdir()))):
+        raise ConfigError(f"'{folder}' exists and is not an exported model; choose another folder for the export")
+    if not isinstance(encoder := stored.model.text, Transformer):
+        reason = f"has the text encoder {type(encoder).__name__}; only models with a transformer can be exported"
+        raise HillError(f"model '{stored.name}' {reason}")
+    documents = {
+        "config.json": {
+            "format": ONNX_FORMAT,
+            "version": ONNX_VERSION,
+            "model": stored.name,
+            "int8": int8,
+            "max_length": classifier.max_length,
+            "pad": encoder.pad,
+            "decode": to_dict(classifier.decode_config),
+            "plain": plain_rule(classifier),
+            "windows": to_dict(classifier.windows),
+        },
         "taxonomy.json": taxonomy_document(stored.taxonomy),
         "tokenizer.json": json.loads(stored.tokenizer.to_str()),
         "thresholds.json": classifier.thresholds_document(),
         "metrics.json": classifier.metrics,
     }
+    with TemporaryDirectory() as scratch:
+        graph = Path(scratch) / GRAPH
+        try:
+            module = ScoringModule(stored.model)
+            _trace(module, stored, graph)
+            _compare(module, stored, graph)
+        except ConfigError:
+            raise
+        except Exception as error:  # the exporter raises errors of any kind
+            reason = str(error.__cause__ or error).strip().split("\n")[0][:200]
+            raise HillError(f"model '{stored.name}' cannot be exported to ONNX: {reason}") from None
+        if int8:
+            _quantise(graph)
+        with save_folder(folder) as draft:
+            shutil.copyfile(graph, draft / GRAPH)
+            for name, document in documents.items():
+                write_json(draft / name, document)
 
 
-@contextmanager
-def _export_errors(name: str) -> Iterator[None]:
-    """Turn any error of the exporter into a `HillError`."""
-    try:
-        yield
-    except ConfigError:
-        raise
-    except Exception as error:
-        reason = str(error.__cause__ or error).strip().split("\n")[0][:200]
-        raise HillError(f"model '{name}' cannot be exported to ONNX: {reason}") from None
-
-
-def _trace(scores: ScoringModule, stored: SavedModel, graph: Path) -> None:
+def _trace(module: ScoringModule, stored: SavedModel, graph: Path) -> None:
     need("onnxscript", "onnx", "export")
     sizes = dict.fromkeys((0, 1), torch.export.Dim.DYNAMIC)
     with torch.inference_mode(), _quiet():
         program = torch.onnx.export(
-            scores,
+            module,
             _batch(stored, documents=3, length=7),
             dynamo=True,
             dynamic_shapes={"ids": sizes, "mask": sizes},
             input_names=["ids", "mask"],
             output_names=["scores"],
-            opset_version=OPSET,
+            opset_version=20,
             verbose=False,
         )
         assert program is not None
@@ -124,21 +105,21 @@ def _trace(scores: ScoringModule, stored: SavedModel, graph: Path) -> None:
 
 
 @torch.inference_mode()
-def _compare(scores: ScoringModule, stored: SavedModel, graph: Path) -> None:
+def _compare(module: ScoringModule, stored: SavedModel, graph: Path) -> None:
     """Raise if the scores of graph and model differ, for batches of other sizes than the traced one."""
     session = start_session(graph)
     for documents, length in ((1, 4), (5, min(16, stored.model.text.longest))):
         ids, mask = _batch(stored, documents, length)
         graph_scores = session.run(None, {"ids": ids.numpy(), "mask": mask.numpy()})[0]
-        difference = (torch.from_numpy(graph_scores) - scores(ids, mask)).abs().max().item()
+        difference = (torch.from_numpy(graph_scores) - module(ids, mask)).abs().max().item()
         if not difference <= TOLERANCE:
             raise HillError(f"the scores of its graph differ by {difference:.1g}; expected at most {TOLERANCE:g}")
 
 
 def _batch(stored: SavedModel, documents: int, length: int) -> tuple[Tensor, Tensor]:
     """Return random token ids and the mask (B, T) of documents of different lengths."""
-    words = stored.tokenizer.get_vocab_size()
-    ids = torch.randint(words, (documents, length), generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(stored.tokenizer.get_vocab_size(), (documents, length), generator=generator)
     lengths = length - torch.arange(documents) % length
     return ids, (torch.arange(length) < lengths[:, None]).long()
 
@@ -152,11 +133,13 @@ def _quantise(graph: Path) -> None:
     quantization = need("onnxruntime.quantization", "onnx", "export")
     model = onnx.load(graph)
     del model.graph.value_info[:]  # the exporter's fusions leave wrong shapes
-    onnx.helper.set_model_props(model, dict([PREPARED]))
+    # marks the graph as ready to be quantised; otherwise the quantiser warns
+    onnx.helper.set_model_props(model, {"onnx.quant.pre_process": "onnxruntime.quant"})
+    scopes = "pkg.torch.onnx.name_scopes"  # metadata of a node: the modules it comes from
     encoder = [
         node.name
         for node in model.graph.node
-        if any(entry.key == SCOPES and "'model.text'" in entry.value for entry in node.metadata_props)
+        if any(entry.key == scopes and "'model.text'" in entry.value for entry in node.metadata_props)
     ]
     quantization.quantize_dynamic(
         model, graph, ["MatMul"], per_channel=True, weight_type=quantization.QuantType.QInt8, nodes_to_quantize=encoder
@@ -169,14 +152,10 @@ def _quiet() -> Iterator[None]:
     before = logging.root.manager.disable
     logging.disable()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             yield
     finally:
         logging.disable(before)
-
-
-# The traced module
 
 
 class ScoringModule(nn.Module):
@@ -185,9 +164,8 @@ class ScoringModule(nn.Module):
     def __init__(self, model: HTCModel) -> None:
         super().__init__()
         self.model = copy.deepcopy(model).float().cpu().eval()
-        if isinstance(self.model.text, Transformer):
-            encoder: Any = self.model.text.encoder
-            encoder.set_attn_implementation("eager")  # matrix products, which ONNX Runtime optimises
+        if isinstance(self.model.text, Transformer):  # use matrix products, which ONNX Runtime optimises
+            self.model.text.encoder.set_attn_implementation("eager")  # type: ignore[operator]
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """(B, T) and (B, T) to (B, L)."""
@@ -198,15 +176,9 @@ class ScoringModule(nn.Module):
 class ReplaceOperators(TorchFunctionMode):
     """Replaces an operator that ONNX lacks and one that ONNX Runtime computes wrongly."""
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[Any],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Called instead of every function of torch."""
-        replacements: dict[Any, Callable[..., Any]] = {torch.searchsorted: searchsorted, Tensor.index_add: index_add}
+        replacements: dict[Any, Any] = {torch.searchsorted: searchsorted, Tensor.index_add: index_add}
         return replacements.get(func, func)(*args, **(kwargs or {}))
 
 
@@ -237,8 +209,7 @@ def index_add(sums: Tensor, dim: int, index: Tensor, rows: Tensor) -> Tensor:
 # Decoding without this package
 
 SPREAD = {"closure": "up", "auto": "up", "ancestors": "up", "top-down": "down", "raw": "off"}
-"""What follows from the decision on a label: up, its ancestors are predicted too; down, its descendants are dropped."""
-
+"""`up`: the ancestors of a predicted label are predicted too. `down`: a label needs all its ancestors."""
 ONE = int(np.float32(1).view(np.int32))
 
 
@@ -248,24 +219,18 @@ def plain_rule(predictor: Predictor) -> dict[str, Any] | None:
     The decisions are exactly those of the predictor, since calibration is monotonic per label. If scores are propagated
     along the taxonomy before they are compared, this holds only for a single threshold.
     """
-    config, per_label = predictor.decode_config, predictor.thresholds is not None
-    if config.abstain or config.strategy not in SPREAD or (per_label and config.strategy not in ("ancestors", "raw")):
+    config, thresholds, strategy = predictor.decode_config, predictor.thresholds, predictor.decode_config.strategy
+    if config.abstain or strategy not in SPREAD or (thresholds is not None and strategy not in ("ancestors", "raw")):
         return None
-    thresholds = predictor.thresholds if predictor.thresholds is not None else np.float64(config.threshold)
-    thresholds = np.broadcast_to(thresholds, (len(predictor.taxonomy),))
-    return {"spread": SPREAD[config.strategy], "thresholds": _raw_thresholds(predictor.decoder(), thresholds).tolist()}
-
-
-def _raw_thresholds(decoder: Decoder, thresholds: Any) -> Any:
-    """Find the highest raw score of each label that is not predicted, by binary search: (L).
-
-    The search uses the bits of the scores as integers, which have the same order; -1 stands for no score.
-    """
-    low: IntArray = np.full(len(thresholds), -1, dtype=np.int64)
-    high: IntArray = np.full(len(thresholds), ONE + 1, dtype=np.int64)
+    labels = len(predictor.taxonomy)
+    threshold = np.full(labels, config.threshold) if thresholds is None else thresholds
+    # Find the highest raw score of each label that is not predicted, by binary search over the bits of the scores as
+    # integers, which have the same order; -1 stands for no score.
+    decoder, low, high = predictor.decoder(), np.full(labels, -1), np.full(labels, ONE + 1)
     while (high - low > 1).any():
         middle = (low + high) // 2
         scores = np.clip(middle, 0, ONE).astype(np.int32).view(np.float32)
-        above = (decoder.calibrated(scores[None])[0] > thresholds) | (middle > ONE)
+        above = (decoder.calibrated(scores[None])[0] > threshold) | (middle > ONE)
         low, high = np.where(above, low, middle), np.where(above, middle, high)
-    return np.where(low < 0, -1, np.maximum(low, 0).astype(np.int32).view(np.float32))
+    raw = np.where(low < 0, -1, np.maximum(low, 0).astype(np.int32).view(np.float32))
+    return {"spread": SPREAD[strategy], "thresholds": raw.tolist()}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,46 +18,27 @@ from hill.data.documents import check_texts
 from hill.data.tokens import Tokens
 from hill.data.windows import WindowConfig, score_windows
 from hill.decode import DecodeConfig
-from hill.errors import CheckpointError, ConfigError, HillError, need
-from hill.io import CHECKSUMS, check_folder, check_model, finish_save, read_object, save_folder, unusable, write_json
+from hill.errors import CheckpointError, HillError, need
+from hill.io import CHECKSUMS, check_folder, check_model, finish_save, read_object, unusable
 from hill.predictor import Predictor, ScoredBatch
 from hill.settings import make
 from hill.sparse import Matrix, max_entries, top_k
 from hill.taxonomy import read_taxonomy
 from hill.types import IntArray
 
-# The folder
-
 ONNX_FORMAT = "hill-onnx"
 ONNX_VERSION = 1
 GRAPH = "model.onnx"
-CONFIG = "config.json"
 
 
 def is_export(folder: Path) -> bool:
     """Whether a folder contains an exported model; raises an error for an unsafe folder."""
     check_model(folder)
     try:
-        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
     return isinstance(config, dict) and config.get("format") == ONNX_FORMAT
-
-
-def check_place(folder: Path) -> None:
-    """Raise if the folder exists and contains anything but an earlier export."""
-    if folder.is_dir() and (is_export(folder) or not any(folder.iterdir())):
-        return
-    if folder.exists():
-        raise ConfigError(f"'{folder}' exists and is not an exported model; choose another folder for the export")
-
-
-def write_export(folder: Path, graph: Path, documents: Mapping[str, Any]) -> None:
-    """Write a graph and JSON documents to a folder, completely or not at all; replaces an earlier export."""
-    with save_folder(folder) as draft:
-        shutil.copyfile(graph, draft / GRAPH)
-        for name, document in documents.items():
-            write_json(draft / name, document)
 
 
 def read_export(folder: Path) -> dict[str, Any]:
@@ -66,7 +46,7 @@ def read_export(folder: Path) -> dict[str, Any]:
     finish_save(folder)
     if not is_export(folder):
         raise CheckpointError(f"'{folder}' is no exported model; create one with: hill export MODEL --onnx {folder}")
-    version = read_object(folder / CONFIG).get("version")
+    version = read_object(folder / "config.json").get("version")
     if version != ONNX_VERSION:
         raise CheckpointError(
             f"'{folder}' has version {version!r}; expected {ONNX_FORMAT!r}, version {ONNX_VERSION}; export it again"
@@ -79,14 +59,9 @@ def read_export(folder: Path) -> dict[str, Any]:
 
 BATCH_TOKENS = 512
 """Tokens per batch with padding: enough to use the processor well, few enough for its cache."""
-
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
 PREFETCH = 4
 """Batches per thread that are computed in advance."""
-
-SLOW_FUSIONS = ("SkipLayerNormFusion",)
-"""Disabled fusions of ONNX Runtime: on a CPU the fused kernel takes 6 times as long as its two parts."""
 
 
 class OnnxClassifier(Predictor):
@@ -96,9 +71,8 @@ class OnnxClassifier(Predictor):
         folder: the folder that `export_onnx` wrote.
         threads: number of batches that are computed in parallel, with one thread each; by default the number of cores.
             Scores do not depend on it.
-        batch_tokens: maximum number of tokens per batch; a batch has at least one text. With int8, the scores of a text
-            depend slightly on the other texts of its batch, since they share scales; 1 puts every text into its own
-            batch.
+        batch_tokens: maximum number of tokens per batch; 1 for one text per batch. With int8, the scores of a text
+            depend slightly on the other texts of its batch, since they share scales.
     """
 
     def __init__(self, folder: Path, threads: int | None = None, batch_tokens: int = BATCH_TOKENS) -> None:
@@ -113,8 +87,7 @@ class OnnxClassifier(Predictor):
         self.set_thresholds(documents["thresholds.json"])
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._session = start_session(folder / GRAPH)
-        self._threads = threads or CORES
-        self._batch_tokens = batch_tokens
+        self._threads, self._batch_tokens = threads or CORES, batch_tokens
 
     @classmethod
     def load(
@@ -138,10 +111,10 @@ class OnnxClassifier(Predictor):
             for documents in batch_documents(tokens.lengths, self._batch_tokens):
                 waiting.append((documents, pool.submit(self._run, tokens, documents)))
                 if len(waiting) > PREFETCH * self._threads:
-                    done, found = waiting.popleft()
-                    yield done, found.result()
-            for done, found in waiting:
-                yield done, found.result()
+                    done, scores = waiting.popleft()
+                    yield done, scores.result()
+            for done, scores in waiting:
+                yield done, scores.result()
 
     def _run(self, tokens: Tokens, documents: IntArray) -> Matrix:
         ids, mask = tokens.pad(documents, self._pad)
@@ -156,11 +129,11 @@ def start_session(graph: Path) -> Any:
     """Open a session that runs the graph in the calling thread."""
     runtime = need("onnxruntime", "onnx", "an exported model")
     options = runtime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
+    options.intra_op_num_threads, options.log_severity_level = 1, 3
+    slow = ["SkipLayerNormFusion"]  # on a CPU the fused kernel takes 6 times as long as its two parts
     try:
         return runtime.InferenceSession(
-            str(graph), options, providers=["CPUExecutionProvider"], disabled_optimizers=list(SLOW_FUSIONS)
+            str(graph), options, providers=["CPUExecutionProvider"], disabled_optimizers=slow
         )
     except Exception as error:  # ONNX Runtime has no common base class of its errors
         raise CheckpointError(f"'{graph}' cannot be run by ONNX Runtime: {str(error).splitlines()[0]}") from None

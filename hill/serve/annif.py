@@ -7,10 +7,8 @@ from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from hill.serve.api import Server, ServerState, top_labels
-from hill.serve.errors import ERRORS, PREDICT_ERRORS
+from hill.serve.api import ERRORS, PREDICT_ERRORS, Name, Server, ServerState, top_labels
 from hill.serve.registry import ServedModel
-from hill.serve.schemas import Name
 from hill.sparse import Matrix, to_dense
 
 UNKNOWN_LANGUAGE = "und"
@@ -138,27 +136,19 @@ async def _suggest(
             for effective in to_dense(served.decoder().effective(scores))
         ]
 
-    results: list[list[dict[str, Any]]] = [[] for _ in texts]
-    indices = [index for index, text in enumerate(texts) if text.strip()]
-    if indices:
-        suggestions = await server.run_job(request, served, [texts[index] for index in indices], make_suggestions)
-        for index, suggestion in zip(indices, suggestions, strict=True):
-            results[index] = suggestion
-    return results
+    scored = [text for text in texts if text.strip()]
+    suggestions = iter(await server.run_job(request, served, scored, make_suggestions) if scored else ())
+    return [next(suggestions) if text.strip() else [] for text in texts]
 
 
 def _project(served: ServedModel) -> Project:
+    name, size = served.name, len(served.predictor.taxonomy)
     return Project(
-        project_id=served.name,
-        name=served.name,
+        project_id=name,
+        name=name,
         language=UNKNOWN_LANGUAGE,
         backend={"backend_id": "hill"},
-        vocab={
-            "vocab_id": served.name,
-            "languages": [UNKNOWN_LANGUAGE],
-            "size": len(served.predictor.taxonomy),
-            "loaded": True,
-        },
+        vocab={"vocab_id": name, "languages": [UNKNOWN_LANGUAGE], "size": size, "loaded": True},
         vocab_language=UNKNOWN_LANGUAGE,
         is_trained=True,
         modification_time=datetime.fromtimestamp(served.saved_at, UTC).isoformat(timespec="seconds"),

@@ -58,10 +58,8 @@ class ServeConfig:
         for name, (minimum, maximum) in _RANGES.items():
             within(getattr(self, name), minimum, maximum, f"serve.{name}")
         if self.queue < self.max_texts:
-            raise ConfigError(
-                f"serve.queue is {self.queue} and serve.max_texts is {self.max_texts}; expected a queue that holds "
-                "the largest request"
-            )
+            sizes = f"serve.queue is {self.queue} and serve.max_texts is {self.max_texts}"
+            raise ConfigError(f"{sizes}; expected a queue that holds the largest request")
         for name in self.allow_host:
             if name != "*" and not re.fullmatch(r"[\w.:\[\]-]+", name):
                 raise ConfigError(f"serve.allow_host is '{name}'; expected a host name such as hill.example, or '*'")
@@ -87,10 +85,6 @@ class AllowedHosts:
     With DNS rebinding, a web page makes its own name resolve to the address of this server, and the browser then lets
     the page read the responses. Such a request has the page's name as its Host. With an API key every host is accepted,
     because the page does not know the key, unless `allow_host` restricts the hosts.
-
-    Args:
-        config: the address that the server listens on, and the additional names that it accepts.
-        key: the API key; empty if there is none.
     """
 
     def __init__(self, config: ServeConfig, key: str) -> None:

@@ -1,4 +1,7 @@
-"""The middleware through which every request passes, with the log and the metrics that it writes."""
+"""What every request passes through: the middleware, the error responses, the metrics and the log.
+
+Every error is a JSON object with one lower-case sentence: `{"detail": "..."}`.
+"""
 
 import asyncio
 import hmac
@@ -6,15 +9,18 @@ import json
 import logging
 import time
 import traceback
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from hill.errors import HillError
 from hill.serve.config import AllowedHosts, ServeConfig
-from hill.serve.errors import error_response
 
 PUBLIC_PATHS = ("/", "/healthz", "/readyz", "/docs", "/openapi.json")
 """Paths that need no key; paths below /static/ need none either."""
@@ -25,26 +31,18 @@ CLOSE = {"Connection": "close"}
 
 
 class RequestMiddleware:
-    """Checks the Host header, the key and the size of the body, and logs and counts the response.
-
-    Args:
-        app: the application.
-        config: the limits.
-        key: the API key; empty if requests need none.
-        metrics: the counters.
-    """
+    """Checks the Host header, the key (unless it is empty) and the body, and logs and counts the response."""
 
     def __init__(self, app: ASGIApp, config: ServeConfig, key: str, metrics: "ServerMetrics") -> None:
         self._app, self._config, self._metrics = app, config, metrics
-        self._key = key.encode()
-        self._hosts = AllowedHosts(config, key)
+        self._key, self._hosts = key.encode(), AllowedHosts(config, key)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request; log and count it also if it fails."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        start, status, failure = time.perf_counter(), 0, None
+        start, status, failure = time.perf_counter(), 0, None  # the status is 0 until the response starts
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
@@ -61,7 +59,12 @@ class RequestMiddleware:
                 response = error_response(500, "internal server error; see the log of the server")
                 await response(scope, receive, send_with_headers)
         finally:
-            self._record(scope, status, time.perf_counter() - start, failure)
+            seconds, method, path = time.perf_counter() - start, scope["method"], scope["path"]
+            self._metrics.count_request(method, getattr(scope.get("route"), "path", "other"), status, seconds)
+            level = logging.ERROR if failure else logging.INFO
+            texts, ms = scope.get("state", {}).get("texts", 0), round(seconds * 1000, 1)
+            # the path without its query, which may quote a text
+            log_event(level, failure, method=method, path=path, status=status, ms=ms, texts=texts)
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         host = b",".join(value for name, value in scope["headers"] if name == b"host").decode("latin-1")
@@ -89,13 +92,11 @@ class RequestMiddleware:
         await self._app(scope, receive_body, send)
 
     def _has_key(self, scope: Scope) -> bool:
-        """Compare all keys of a request in constant time."""
+        """Whether a key of the request is right; each comparison takes constant time."""
         keys = [value for name, value in scope["headers"] if name == b"x-api-key"]
-        for name, value in scope["headers"]:
-            if name == b"authorization" and value[:7].lower() == b"bearer ":
-                keys.append(value[7:].strip())
-        matches = [hmac.compare_digest(key, self._key) for key in keys]
-        return any(matches)
+        bearers = [value for name, value in scope["headers"] if name == b"authorization"]
+        keys += [value[7:].strip() for value in bearers if value[:7].lower() == b"bearer "]
+        return any(hmac.compare_digest(key, self._key) for key in keys)
 
     async def _read_body(self, scope: Scope, receive: Receive) -> bytes | None:
         """The body, or None if it is too large."""
@@ -112,24 +113,64 @@ class RequestMiddleware:
             if not message.get("more_body", False):
                 return b"".join(chunks)
 
-    def _record(self, scope: Scope, status: int, seconds: float, failure: Exception | None) -> None:
-        """Count and log a response. The log has the path without its query, which may quote a text."""
-        self._metrics.count_request(scope["method"], getattr(scope.get("route"), "path", "other"), status, seconds)
-        log_event(
-            logging.ERROR if failure else logging.INFO,
-            failure,
-            method=scope["method"],
-            path=scope["path"],
-            status=status,
-            ms=round(seconds * 1000, 1),
-            texts=scope.get("state", {}).get("texts", 0),
-        )
+
+# Errors
+
+
+def error_response(status: int, detail: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    """The response for an error."""
+    return JSONResponse({"detail": detail}, status, headers)
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Turn expected exceptions into error responses; the middleware handles unexpected ones."""
+
+    @app.exception_handler(RequestValidationError)
+    async def handle_validation_error(request: Request, error: RequestValidationError) -> JSONResponse:
+        return error_response(422, _printable(_validation_message(error.errors())))
+
+    @app.exception_handler(StarletteHTTPException)
+    async def handle_http_exception(request: Request, error: StarletteHTTPException) -> JSONResponse:
+        detail, path = _lower_first(error.detail), request.scope["path"]
+        if not isinstance(error, HTTPException):  # raised by the router, not by a route
+            detail = {
+                404: f"there is nothing at '{path}'; /docs lists all paths",
+                405: f"'{path}' does not support {request.method}; /docs lists the methods of each path",
+            }.get(error.status_code, detail)
+        return error_response(error.status_code, _printable(detail), dict(error.headers or {}))
+
+    @app.exception_handler(HillError)
+    async def handle_hill_error(request: Request, error: HillError) -> JSONResponse:
+        return error_response(422, _printable(str(error)))
+
+
+def _validation_message(errors: Any) -> str:
+    """The first error; if its field is a union, the error of the alternative that matched furthest."""
+    first = max(errors, key=lambda error: (error["loc"][:2] == errors[0]["loc"][:2], len(error["loc"])))
+    if first["type"] == "json_invalid":
+        return f"the body is not JSON: {_lower_first(first['ctx']['error'])} at character {first['loc'][-1]}"
+    if first["type"] == "model_attributes_type" and len(first["loc"]) == 1:
+        return "the body is not a JSON object; expected one, sent as application/json"
+    field = ".".join(str(part) for part in first["loc"][1:] if part != "bool" and "[" not in str(part))
+    message = _lower_first(first["msg"].removeprefix("Value error, "))
+    if message.startswith(("is ", "has ")):
+        return f"{field} {message}"
+    return f"{field}: {message}" if field else message
+
+
+def _lower_first(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def _printable(text: str) -> str:
+    """One line of valid UTF-8 with at most 500 characters, because it may quote the request."""
+    return str(HillError(text.encode(errors="replace").decode()[:500]))
 
 
 # Metrics
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
-_BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_BATCH_SIZES = tuple(2**power for power in range(9))
 _METHODS = ("GET", "HEAD", "OPTIONS", "POST")
 
 
@@ -145,10 +186,7 @@ class ServerMetrics:
         )
         self.texts = Counter("hill_texts", "Texts predicted.", ("model",), registry=self._registry)
         self.batches = Histogram("hill_batch_texts", "Texts per batch.", registry=self._registry, buckets=_BATCH_SIZES)
-
-    def watch_queue(self, queue_size: Callable[[], float]) -> None:
-        """Report the number of waiting texts, which this function returns."""
-        Gauge("hill_queue_texts", "Texts waiting.", registry=self._registry).set_function(queue_size)
+        self.queue = Gauge("hill_queue_texts", "Texts waiting.", registry=self._registry)
 
     def count_request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request. Unknown methods count as "other": every new label value takes memory."""

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import count, islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
 from hill.decode import STRATEGIES, DecodeConfig, Decoder
 from hill.predictor import Predictor
 from hill.taxonomy import Taxonomy
-from hill.types import IntArray
 
 MAX_PATHS = 100
 """Maximum number of paths that are shown per label; a DAG can have very many."""
@@ -32,7 +31,9 @@ class ModelRegistry:
     def __init__(self, models: Iterable[tuple[Path, Predictor, Callable[..., Any] | None]]) -> None:
         self.models: dict[str, ServedModel] = {}
         for folder, predictor, explain in models:
-            name = self._unique_name(folder.resolve().name or "model")
+            base = folder.resolve().name or "model"
+            names = chain([base], (f"{base}-{number}" for number in count(2)))
+            name = next(name for name in names if name not in self.models)
             saved_at = folder.stat().st_mtime if folder.exists() else 0.0
             self.models[name] = ServedModel(name, predictor, explain, saved_at)
 
@@ -40,11 +41,6 @@ class ModelRegistry:
     def default(self) -> ServedModel:
         """The model for requests that name none."""
         return next(iter(self.models.values()))
-
-    def _unique_name(self, name: str) -> str:
-        if name not in self.models:
-            return name
-        return next(other for n in count(2) if (other := f"{name}-{n}") not in self.models)
 
 
 @dataclass(eq=False)
@@ -100,7 +96,8 @@ class ServedModel:
             "strategy": self.config.strategy,
             "threshold": self.config.threshold,
             "thresholds_differ": predictor.thresholds is not None,
-            "metrics": _replace_non_finite(predictor.metrics),
+            # JSON has no infinity and no NaN
+            "metrics": json.loads(json.dumps(predictor.metrics), parse_constant=lambda _: None),
             "max_length": predictor.max_length,
             "explains": self.explain is not None,
         }
@@ -111,15 +108,7 @@ class LabelIndex:
 
     def __init__(self, taxonomy: Taxonomy) -> None:
         self._taxonomy = taxonomy
-
-    @cached_property
-    def _search_keys(self) -> list[tuple[str, str]]:
-        """Case-folded id and name per label."""
-        return [(label.id.casefold(), label.name.casefold()) for label in self._taxonomy]
-
-    def children(self, parent: str | None) -> IntArray:
-        """Rows of the children of a label, or of the roots."""
-        return self._taxonomy.roots if parent is None else self._taxonomy.children(self._taxonomy.row(parent))
+        self._keys = [(label.id.casefold(), label.name.casefold()) for label in taxonomy]
 
     def search(self, query: str) -> list[int]:
         """Rows of the labels whose id or name contains all words of the query, best first.
@@ -128,10 +117,14 @@ class LabelIndex:
         names come first among equals.
         """
         query = query.casefold().strip()
-        words = query.split()
-        keys = self._search_keys
-        matches = [row for row, (id, name) in enumerate(keys) if all(w in id or w in name for w in words)]
-        return sorted(matches, key=lambda row: (_match_rank(query, *keys[row]), len(keys[row][1]), row))
+
+        def rank(row: int) -> tuple[int, int, int]:
+            id, name = self._keys[row]
+            matches = (query in (id, name), id.startswith(query) or name.startswith(query), f" {query}" in name, True)
+            return matches.index(True), len(name), row
+
+        words, keys = query.split(), enumerate(self._keys)
+        return sorted((row for row, (id, name) in keys if all(w in id or w in name for w in words)), key=rank)
 
     def summary(self, row: int) -> dict[str, Any]:
         """The fields of `LabelSummary`."""
@@ -145,25 +138,7 @@ class LabelIndex:
             "parents": taxonomy.decode(taxonomy.parents(row)),
         }
 
-    def to_dict(self, label_id: str) -> dict[str, Any]:
+    def to_dict(self, row: int) -> dict[str, Any]:
         """The fields of `LabelDetails`."""
-        taxonomy, row = self._taxonomy, self._taxonomy.row(label_id)
-        paths = [taxonomy.decode(path) for path in islice(taxonomy.paths(row), MAX_PATHS)]
+        paths = [self._taxonomy.decode(path) for path in islice(self._taxonomy.paths(row), MAX_PATHS)]
         return {**self.summary(row), "paths": paths}
-
-
-def _match_rank(query: str, label_id: str, name: str) -> int:
-    if query in (label_id, name):
-        return 0
-    if label_id.startswith(query) or name.startswith(query):
-        return 1
-    return 2 if f" {query}" in name else 3
-
-
-def _replace_non_finite(value: Any) -> Any:
-    """Replace infinity and NaN, which JSON does not support, by None."""
-    if isinstance(value, dict):
-        return {key: _replace_non_finite(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_replace_non_finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

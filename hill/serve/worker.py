@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -16,12 +15,11 @@ SMOOTHING = 0.2
 """Weight of the last batch in the moving average of the seconds per text."""
 
 
+@dataclass(eq=False)
 class QueueFull(Exception):
     """Too many texts are waiting; `retry_after` is the number of seconds after which to try again."""
 
-    def __init__(self, retry_after: int) -> None:
-        super().__init__(retry_after)
-        self.retry_after = retry_after
+    retry_after: int
 
 
 class WorkerClosed(Exception):
@@ -40,39 +38,32 @@ class Job:
     created: float = field(default_factory=time.monotonic)
 
 
-class Worker:
+class Worker(threading.Thread):
     """Runs jobs until it is closed; jobs that it has accepted by then are still run.
 
-    Args:
-        config: batch size, how long to wait for a full batch, and the length of the queue.
-        on_batch: called with the number of texts of each batch.
+    It calls `on_batch` with the number of texts of each batch.
     """
 
     def __init__(self, config: ServeConfig, on_batch: Callable[[int], None] = lambda n_texts: None) -> None:
+        super().__init__(name="hill-worker", daemon=True)
         self._config, self._on_batch = config, on_batch
-        self._jobs: deque[Job] = deque()
+        self._jobs: list[Job] = []
         self._changed = threading.Condition()
-        self._closed = False
-        self._seconds_per_text = 0.0
+        self._closed, self._seconds_per_text = False, 0.0
         self.queue_size = 0
         """Number of waiting texts."""
-        self._thread = threading.Thread(target=self._run, name="hill-worker", daemon=True)
 
     @property
     def ready(self) -> bool:
         """Whether jobs are accepted and run."""
-        return self._thread.is_alive() and not self._closed
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        return self.is_alive() and not self._closed
 
     def close(self) -> None:
         """Accept no more jobs, run the accepted ones and end the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify()
-        self._thread.join()
+        self.join()
 
     def submit(self, job: Job) -> Future[Any]:
         """Add a job to the queue. If its future is cancelled while it waits, it is not run."""
@@ -86,7 +77,8 @@ class Worker:
             self._changed.notify()
         return job.future
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Predict batches until the worker is closed and the queue is empty; `start` runs this in the thread."""
         while batch := self._next_batch():
             start = time.monotonic()
             if jobs := [job for job in batch if job.future.set_running_or_notify_cancel()]:
@@ -108,12 +100,9 @@ class Worker:
                 return []
             wait = self._jobs[0].created + self._config.wait_ms / 1000 - time.monotonic()
             self._changed.wait_for(lambda: self.queue_size >= self._config.batch or self._closed, wait)
-            batch: list[Job] = []
-            rest: deque[Job] = deque()
-            n_texts = 0
-            for job in self._jobs:
-                fits = n_texts + len(job.texts) <= self._config.batch and job.model is self._jobs[0].model
-                if not batch or fits:
+            batch, rest, n_texts = [self._jobs[0]], [], len(self._jobs[0].texts)
+            for job in self._jobs[1:]:
+                if n_texts + len(job.texts) <= self._config.batch and job.model is batch[0].model:
                     batch.append(job)
                     n_texts += len(job.texts)
                 else:

@@ -16,8 +16,7 @@ import hill.cli.use  # noqa: F401, it adds the command
 from hill.classifier import HillClassifier
 from hill.cli.common import app
 from hill.errors import DataError
-from hill.explain import Explanation, LabelExplanation, Word, explain
-from hill.explain.attribution import _group_tokens, tokenize_words
+from hill.explain import Explanation, LabelExplanation, Word, _group_tokens, explain, tokenize_words
 from tests.conftest import animals_taxonomy, toy_documents
 
 CORPUS = ["the quick brown fox jumps over the lazy dog", "state-of-the-art café naïve 日本 🦊 fox", "a b c"] * 3

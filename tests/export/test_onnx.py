@@ -1,4 +1,4 @@
-"""Export to ONNX: the same predictions from another runtime, from files that are whole or refused."""
+"""Export to ONNX: the predictions are the same, and damaged files are refused."""
 
 import copy
 import json
@@ -32,7 +32,7 @@ from hill.export.onnx import (
     export_onnx,
     plain_rule,
 )
-from hill.export.runtime import GRAPH, batch_documents, check_place, start_session, write_export
+from hill.export.runtime import GRAPH, batch_documents, start_session
 from hill.types import Batch
 from tests.command import hill as run_hill
 from tests.conftest import ROOT, animals_taxonomy, toy_documents
@@ -191,7 +191,7 @@ def test_int8_quantises_only_the_encoder(fitted: HillClassifier, folder: Path, f
     assert {"model.head.weight", "model.structure.features.0.weight"} <= set(weights)
     scales = [weights[name].dims for node in graphs[folder8].node for name in node.input if name.endswith("_scale")
               if name in weights]  # fmt: skip
-    assert len(scales) == 12 and all(list(size) in ([16], [32]) for size in scales), "one scale a column"
+    assert len(scales) == 12 and all(list(size) in ([16], [32]) for size in scales), "one scale per column"
 
 
 def test_the_graph_has_no_scatter(folder: Path) -> None:
@@ -267,23 +267,21 @@ def test_other_folders_are_refused(folder: Path, tmp_path: Path) -> None:
         start_session(tmp_path / GRAPH)
 
 
-def test_an_export_replaces_only_an_export(fitted: HillClassifier, folder: Path, tmp_path: Path) -> None:
-    place = tmp_path / "mine"
-    place.mkdir()
-    check_place(place)
-    documents = {"config.json": {"format": "hill-onnx"}}
+def test_an_export_replaces_only_an_export(fitted: HillClassifier, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("hill.export.onnx._compare", lambda *_: None)
+    folder = tmp_path / "mine"
+    folder.mkdir()
     for content in (b"first", b"second"):
-        (tmp_path / "graph").write_bytes(content)
-        write_export(place, tmp_path / "graph", documents)
-        check_place(place)
-        assert (place / GRAPH).read_bytes() == content
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["graph", "mine"]
-    (place / "config.json").write_text("{}")
+        monkeypatch.setattr("hill.export.onnx._trace", lambda *given, content=content: given[2].write_bytes(content))
+        export_onnx(fitted, folder, int8=False)
+        assert (folder / GRAPH).read_bytes() == content
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    (folder / "config.json").write_text("{}")
     with pytest.raises(ConfigError, match="mine' exists and is not an exported model; choose another folder"):
-        export_onnx(fitted, place)
+        export_onnx(fitted, folder)
     with pytest.raises(CheckpointError, match="cannot write"):
-        write_export(tmp_path / "graph" / "below", folder / GRAPH, {})
-    assert (place / GRAPH).read_bytes() == b"second"
+        export_onnx(fitted, folder / GRAPH / "below", int8=False)
+    assert (folder / GRAPH).read_bytes() == b"second"
 
 
 def test_models_that_cannot_be_exported(fitted: HillClassifier, folder: Path, tmp_path: Path, monkeypatch: Any) -> None:

@@ -1,4 +1,4 @@
-"""Decisions as thresholds on scores: those of the decoder, whatever its calibration."""
+"""Thresholds on raw scores decide like the decoder, with any calibration."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tests.conftest import animals_taxonomy, random_taxonomy
 
 
 class Given(Predictor):
-    """A predictor of given decoding, without any model."""
+    """A predictor with given decoding settings and without a model."""
 
     def __init__(self, taxonomy: Any, config: DecodeConfig, thresholds: Any = None, calibrator: Any = None) -> None:
         self.taxonomy, self.decode_config, self.thresholds, self.calibrator = taxonomy, config, thresholds, calibrator
@@ -22,7 +22,7 @@ class Given(Predictor):
 
 
 def decide(rule: dict[str, Any], taxonomy: Any, scores: Any) -> Any:
-    """What the rule says, one label and one document at a time."""
+    """Apply the rule to one label at a time."""
     own = scores > np.array(rule["thresholds"], dtype=np.float32)
     found = own.copy()
     for row in range(len(taxonomy)):
@@ -64,7 +64,7 @@ def test_the_rule_decides_as_the_decoder_does(curve: str | None, strategy: str, 
     assert np.array_equal(decide(rule, taxonomy, scores), wanted) and 0.01 < wanted.mean() < 0.99
 
 
-def test_where_no_score_or_every_score_is_enough() -> None:
+def test_thresholds_that_no_score_or_every_score_exceeds() -> None:
     for threshold, expected in ((1.0, [1.0] * 7), (0.0, [0.0] * 7)):
         rule = plain_rule(Given(animals_taxonomy(), DecodeConfig("raw", threshold=threshold)))
         assert rule == {"spread": "off", "thresholds": expected}
@@ -77,7 +77,7 @@ def test_where_no_score_or_every_score_is_enough() -> None:
         assert rule is not None and rule["thresholds"] == [number] * 7
 
 
-def test_decodings_that_need_more_have_no_rule() -> None:
+def test_other_strategies_have_no_rule() -> None:
     taxonomy, each = animals_taxonomy(), np.full(7, 0.5)
     for config, thresholds in (
         (DecodeConfig("path"), None),

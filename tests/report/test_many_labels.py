@@ -1,4 +1,4 @@
-"""Reports with very many labels: of kept scores as of the same scores in full, and a page that stays small."""
+"""Reports with very many labels: sparse scores count like dense ones, and the page stays small."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,7 +11,6 @@ from scipy.sparse import csr_array
 from hill.decode import DecodeConfig
 from hill.predictor import ScoredBatch
 from hill.report import ErrorReport, make_report
-from hill.report import page as page_module
 from hill.sparse import top_k
 from hill.taxonomy import Label, Taxonomy
 from tests.conftest import random_taxonomy
@@ -19,8 +18,8 @@ from tests.report.test_page import Page
 from tests.report.test_report import Given, documents_of, draw_case, report_of
 
 
-class Kept(Given):
-    """Gives out the scores above 0 alone."""
+class SparseGiven(Given):
+    """Yields only the scores above 0."""
 
     def scores(self, texts: Sequence[str]) -> Iterator[ScoredBatch]:
         for documents, scores in super().scores(texts):
@@ -29,11 +28,13 @@ class Kept(Given):
 
 @settings(max_examples=20)
 @given(st.integers(0, 10_000), st.integers(1, 3), st.sampled_from(["raw", "closure", "top-down", "safe", "ancestors"]))
-def test_kept_scores_count_as_the_same_scores_in_full(seed: int, most_parents: int, strategy: str) -> None:
+def test_sparse_scores_count_like_dense_scores(seed: int, most_parents: int, strategy: str) -> None:
     taxonomy, gold, scores = draw_case(seed, most_parents)
-    kept = top_k(scores, 4).toarray()
+    highest = top_k(scores, 4).toarray()
     config = DecodeConfig(strategy=strategy, calibrate="off", abstain=0.4 * (seed % 2))
-    full, sparse = (make_report(kind(taxonomy, kept, config), documents_of(gold)).to_dict() for kind in (Given, Kept))
+    full, sparse = (
+        make_report(kind(taxonomy, highest, config), documents_of(gold)).to_dict() for kind in (Given, SparseGiven)
+    )
     for part in ("labels", "paths", "worst", "errors", "sizes"):
         assert sparse[part] == full[part], part
     for key in ("micro_f1", "macro_f1", "hierarchical_f1", "precision", "recall"):
@@ -46,10 +47,10 @@ def test_kept_scores_count_as_the_same_scores_in_full(seed: int, most_parents: i
             assert one == pytest.approx(other)
 
 
-def test_labels_are_graded_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_labels_give_the_same_macro_f1(monkeypatch: pytest.MonkeyPatch) -> None:
     taxonomy, gold, scores = draw_case(4, 2, documents=60)
     whole = report_of(taxonomy, gold, scores)["thresholds"]
-    monkeypatch.setattr("hill.report.collect.BLOCK_LABELS", 3)
+    monkeypatch.setattr("hill.report.counts.BLOCK_LABELS", 3)
     assert report_of(taxonomy, gold, scores)["thresholds"]["macro_f1"] == pytest.approx(whole["macro_f1"])
 
 
@@ -60,7 +61,7 @@ def test_a_long_list_keeps_the_most_frequent_labels_and_counts_the_others(monkey
     scores[:, 3] = 1
     report = report_of(taxonomy, gold, scores)
     assert len(report["labels"]) == 6 and "are left out" not in Page(ErrorReport(report).html()).text
-    monkeypatch.setattr(page_module, "MAX_ROWS", 3)
+    monkeypatch.setattr("hill.report.report.MAX_ROWS", 3)
     page = Page(ErrorReport(report).html())
     assert [row[0] for row in page.tables[-1][1:]] == [f"name of {name} {name}" for name in "fed"]
     assert "3 of 6" in page.text and "3 are left out" in page.text

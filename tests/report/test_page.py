@@ -6,6 +6,7 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,21 +20,21 @@ from hill.data.documents import label_documents
 from hill.decode import DecodeConfig
 from hill.errors import ConfigError, DataError
 from hill.explain import explain
+from hill.html import _environment
 from hill.predictor import Predictor
 from hill.report import ErrorReport, make_report
-from hill.report import page as page_module
-from hill.report.page import LEFT, RIGHT, TOP, WIDTH, Line, bar_chart, line_chart
-from hill.report.report import EXCERPT
+from hill.report.report import EXCERPT, _bars
 from hill.taxonomy import Label, Taxonomy
 from tests.conftest import animals_taxonomy, toy_documents
 from tests.report.test_report import Given, draw_case, report_of
 
 EMPTY = ("meta", "input", "br", "line", "rect", "circle", "polyline", "path")
+charts: Any = _environment.get_template("charts.html").module
 HOSTILE = '<script>alert("x")</script> & </p> \' "'
 
 
 class Page(HTMLParser):
-    """The tags of a page, the cells of each table, and its text; it fails where something is not closed."""
+    """The tags of a page, the cells of each table, and its text; it fails if a tag is not closed."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -127,27 +128,20 @@ def test_cells_that_are_sorted_have_a_key() -> None:
         assert all(key == "" or float(key or "") >= 0 for key in keys[column::8])
 
 
-def test_a_long_list_of_labels_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    report = report_of(*draw_case(4, 2))
-    monkeypatch.setattr(page_module, "MAX_ROWS", 3)
-    page = Page(ErrorReport(report).html())
-    most = sorted((label["gold"] for label in report["labels"]), reverse=True)[:3]
-    assert [int(row[2]) for row in page.tables[-1][1:]] == most and "3 of 14" in page.text
-
-
-def test_lines_are_drawn_where_they_belong() -> None:
-    chart = line_chart([Line("f & g", [0, 0.5, 1], [0, 1, 0.25], 2)], "a < b", ("x", "y"), mark=(0.25, "here"))
+def test_lines_are_drawn_at_their_positions() -> None:
+    line = {"name": "f & g", "points": [(0, 0), (0.5, 1), (1, 0.25)]}
+    chart = charts.line_chart("a < b", ("x", "y"), [line], mark=(0.25, "here"))
     (points,) = re.findall('points="(.*?)"', chart)
     (x0, y0), (x1, y1), (x2, y2) = ([float(value) for value in pair.split(",")] for pair in points.split())
-    assert (x0, y1, x2) == (LEFT, TOP, WIDTH - RIGHT) and x1 == (x0 + x2) / 2
+    assert (x0, y1, x2) == (charts.left, charts.top, 460 - 14) and x1 == (x0 + x2) / 2
     assert (y0 - y2) / (y0 - y1) == pytest.approx(0.25)
     assert f'x1="{x0 + (x2 - x0) / 4:.1f}"' in chart and "here" in chart
     assert "f &amp; g" in chart and "a &lt; b" in chart
 
 
 @pytest.mark.parametrize(("most", "top"), [(3, "3"), (17, "20"), (450, "600"), (9_001, "10,000"), (0, "1")])
-def test_bars_stand_on_round_numbers(most: int, top: str) -> None:
-    chart = bar_chart(["0", "1"], [("gold", [most, 0]), ("predicted", [0, most])], "t", ("x", "y"))
+def test_the_axis_of_bars_has_round_numbers(most: int, top: str) -> None:
+    chart = charts.bar_chart("t", ("x", "y"), **_bars(["0", "1"], {"gold": [most, 0], "predicted": [0, most]}))
     ticks = re.findall('text-anchor="end">(.*?)<', chart)
     assert ticks[-1] == top and len(ticks) <= 6
     heights = [float(height) for height in re.findall('<rect class="f." x=.*? height="(.*?)">', chart)]

@@ -1,4 +1,4 @@
-"""What a report counts, against slow and obvious counting."""
+"""The counts of a report, compared with slow and obvious counting."""
 
 import math
 import subprocess
@@ -20,7 +20,7 @@ from hill.decode import DecodeConfig
 from hill.errors import ConfigError, DataError
 from hill.predictor import Predictor, ScoredBatch
 from hill.report import ErrorReport, make_report
-from hill.report.collect import WORST
+from hill.report.counts import WORST
 from hill.taxonomy import Label, Taxonomy
 from tests.conftest import animals_taxonomy, random_taxonomy
 
@@ -28,7 +28,7 @@ Table = npt.NDArray[Any]
 
 
 class Given(Predictor):
-    """Has these scores for the documents, and gives them out in batches, in any order."""
+    """Returns given scores, in batches and in random order."""
 
     name = "given"
 
@@ -68,8 +68,8 @@ def ends(taxonomy: Taxonomy, closed: set[int]) -> set[int]:
     return {row for row in closed if not down(taxonomy, row) & closed}
 
 
-def tell(taxonomy: Taxonomy, end: int, own: set[int], other: set[int]) -> tuple[str, int]:
-    """What became of a path of `own` in `other`, from the definitions, and the first level that is wrong."""
+def path_kind(taxonomy: Taxonomy, end: int, own: set[int], other: set[int]) -> tuple[str, int]:
+    """The kind of a path of `own` compared with `other`, by definition, and the first wrong level."""
     strange, path = other - own, up(taxonomy, {end})
     if end in other:
         below = down(taxonomy, end) & other
@@ -95,7 +95,7 @@ def slow_paths(taxonomy: Taxonomy, gold: Table, chosen: Table) -> dict[str, Any]
         found["documents"][min((int(taxonomy.depth[row]) for row in own ^ other), default=0)] += 1
         for side, mine, theirs in (("gold", own, other), ("predicted", other, own)):
             for end in ends(taxonomy, mine):
-                kind, level = tell(taxonomy, end, mine, theirs)
+                kind, level = path_kind(taxonomy, end, mine, theirs)
                 found[side][names[side].get(kind, kind), level] += 1
     return found
 
@@ -260,7 +260,7 @@ def test_sizes(seed: int, most_parents: int) -> None:
 
 
 @cases
-def test_surest_errors(seed: int, most_parents: int) -> None:
+def test_most_confident_errors(seed: int, most_parents: int) -> None:
     taxonomy, gold, scores = draw_case(seed, most_parents)
     values = scores.astype(np.float32)
     found = report_of(taxonomy, gold, scores)["errors"]
@@ -311,7 +311,7 @@ def test_no_torch_is_needed() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_what_cannot_be_reported() -> None:
+def test_invalid_input() -> None:
     taxonomy = animals_taxonomy()
     model = Given(taxonomy, np.zeros((0, 7)), DecodeConfig())
     with pytest.raises(DataError, match="there are no documents to report on; expected at least one"):
