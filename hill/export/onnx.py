@@ -30,7 +30,6 @@ from hill.models import HTCModel
 from hill.models.saved import SavedModel
 from hill.predictor import Predictor
 from hill.settings import to_dict
-from hill.taxonomy.readers import taxonomy_document
 from hill.types import Batch, IntArray
 
 if TYPE_CHECKING:  # exporting needs no training
@@ -86,7 +85,7 @@ def _documents(classifier: HillClassifier, stored: SavedModel, int8: bool) -> di
     }
     return {
         "config.json": config,
-        "taxonomy.json": taxonomy_document(stored.taxonomy),
+        "taxonomy.json": stored.taxonomy.to_dict(),
         "tokenizer.json": json.loads(stored.tokenizer.to_str()),
         "thresholds.json": classifier.thresholds_document(),
         "metrics.json": classifier.metrics,
