@@ -261,8 +261,9 @@ def split(level: Level, parents: Parents, tolerance: float) -> tuple[Ints, Float
     offset, cuts = 0, np.zeros(len(level.volumes))
     for array, upper in zip(parents, upper_levels(level, parents), strict=True):
         unused = np.zeros(len(array))
-        groups, volumes = np.append(array, unused.astype(np.int64)), np.append(level.volumes, unused)
-        forest = MergeForest(np.full(len(groups), -1), groups, volumes, np.append(cuts, unused))
+        groups = np.concatenate([array, np.zeros_like(array)])
+        volumes, forest_cuts = np.concatenate([level.volumes, unused]), np.concatenate([cuts, unused])
+        forest = MergeForest(np.full(len(groups), -1), groups, volumes, forest_cuts)
         cuts = merge_children(level, upper.volumes, forest, tolerance)
         size = max(len(array), int(forest.parents.max()) + 1)
         forest_parents = np.where(forest.parents < 0, size + forest.groups, forest.parents) + offset
@@ -366,16 +367,16 @@ class Lines(NamedTuple):
     high: Floats
     high_slope: Floats
     """Line after the last."""
-    drop: Floats
-    """Decrease of the slope at a node's break point."""
-    at: Floats
-    """Position of the break point; infinite if the node has none."""
     first: Ints
     last: Ints
     """First and last break point of the function, or -1."""
     after: Ints
     before: Ints
     """Break points as a linked list, -1 at its ends."""
+    at: Floats
+    """Position of a node's break point; infinite if it has none."""
+    drop: Floats
+    """Decrease of the slope at the break point."""
 
 
 def cut(level: Level, parents: Parents, height: int, tolerance: float) -> Parents:
@@ -409,7 +410,8 @@ def choose_nodes(parents: Ints, logs: Floats, cuts: Floats, height: int) -> tupl
     thresholds = np.empty((height - 1, size))
     cost_if_chosen = _sum_up(parents, cuts) * logs
     for row in thresholds:
-        lines = Lines(*np.zeros((5, size)), np.full(size, np.inf), *np.full((4, size), -1))
+        *ends, drop = np.zeros((5, size))
+        lines = Lines(*ends, *np.full((4, size), -1), np.full(size, np.inf), drop)
         cost_if_chosen = _compute_lines(parents, logs, cuts, cost_if_chosen, lines)
         row[:] = lines.at
     return _apply_thresholds(parents, logs, thresholds)
@@ -589,16 +591,29 @@ def move_level(level: Level, inner: Floats, parents: Parents, min_gain: float) -
     leaving = np.zeros(rows + 1)
     tree = UpperTree(up, volumes, logs, cuts, n_children, free, n_free, weights, touched, n_touched, ancestors, leaving)
     change = move_nodes(level, inner, tree, min_gain)
-    # Number the nodes of every row in the order of their first child, without gaps.
-    moved, children = [], up[0]
+    return [row[:size] for row, size in zip(up, renumber(up), strict=True)], change
+
+
+@njit
+def renumber(up: Ints) -> Ints:
+    """Renumber the nodes of every row in the order of their first child, without gaps; return the row sizes."""
+    rows, size = up.shape
+    sizes, moved = np.empty(rows, np.int64), np.empty(size, np.int64)
+    sizes[0] = size
     for j in range(rows):
-        indices = np.arange(len(children))
-        first = np.empty(size, np.int64)
-        first[children[::-1]] = indices[::-1]
-        is_first = first[children] == indices
-        moved.append((np.cumsum(is_first) - 1)[first[children]])
-        children = up[(j + 1) % rows][children[is_first]]
-    return moved, change
+        numbers, count = np.full(size, -1, np.int64), 0
+        for node in range(sizes[j]):
+            parent = up[j, node]
+            if numbers[parent] < 0:
+                numbers[parent] = count
+                if j + 1 < rows:
+                    moved[count] = up[j + 1, parent]
+                count += 1
+            up[j, node] = numbers[parent]
+        if j + 1 < rows:
+            sizes[j + 1] = count
+            up[j + 1, :count] = moved[:count]
+    return sizes
 
 
 @njit
