@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,8 +54,7 @@ def insert_level(tree: CodingTree, level: int, middle: Ints) -> CodingTree:
     return CodingTree([*tree.parents[:level], middle, parents, *tree.parents[level + 1 :]])
 
 
-@dataclass(frozen=True)
-class Siblings:
+class Siblings(NamedTuple):
     """The children of one or more nodes and the edges between them: the input of Algorithm 2."""
 
     groups: Ints
@@ -110,22 +108,23 @@ def entropy_saved(siblings: Siblings, middle: Ints, group_volumes: Floats, smoot
 # Deletion
 
 
+class Forest(NamedTuple):
+    """A binary tree per group. Nodes are numbered leaves, then roots, then the others in the order of creation."""
+
+    parents: Ints
+    groups: Ints
+    volumes: Floats
+    cuts: Floats
+    """Weight of the edges between different children of each node."""
+
+
 @njit
-def delete_to_height_2(
-    parents: Ints,
-    groups: Ints,
-    volumes: Floats,
-    cuts: Floats,
-    leaves: int,
-    roots: int,
-    smoothing: float,
-    keep_leaf_parents: bool,
-) -> Ints:
+def delete_to_height_2(forest: Forest, leaves: int, roots: int, smoothing: float, keep_leaf_parents: bool) -> Ints:
     """Delete the cheapest node until each tree of a forest has height 2 or less; return the parent of every leaf.
 
-    Nodes are numbered leaves, then roots, then the others. `cuts[v]` is the weight of the edges between different
-    children of v; it is updated. With `keep_leaf_parents`, a child of the root with only leaves below is not deleted.
+    The cuts are updated. With `keep_leaf_parents`, a child of the root with only leaves below is not deleted.
     """
+    parents, groups, volumes, cuts = forest
     first, last = leaves + roots, len(parents)
     ancestors = np.arange(last)
     inner_children = np.zeros(last, np.int64)

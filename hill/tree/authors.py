@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from heapq import heappop, heappush
 from math import log2
 from typing import NamedTuple
@@ -12,6 +11,7 @@ import numpy as np
 
 from hill.tree._loops import (
     Floats,
+    Forest,
     Ints,
     Siblings,
     align,
@@ -72,7 +72,7 @@ def leaf_up(graph: Graph, tree: CodingTree) -> Growth:
     siblings = leaf_siblings(graph, tree)
     degrees = sibling_degrees(siblings)
     group_volumes = np.bincount(siblings.groups, degrees, len(siblings.group_volumes)).astype(np.float64)
-    middle = split(replace(siblings, volumes=degrees, group_volumes=group_volumes))
+    middle = split(siblings._replace(volumes=degrees, group_volumes=group_volumes))
     gain = entropy_saved(siblings, middle, siblings.group_volumes + SMOOTHING, SMOOTHING)
     return Growth(middle, gain / (graph.volume * len(graph)) if graph.volume else 0.0)
 
@@ -95,7 +95,7 @@ def split(siblings: Siblings) -> Ints:
     """Merge pairs to a binary tree, reduce it to height 2, and return the new parent of each child."""
     children, roots = len(siblings.volumes), len(siblings.group_volumes)
     forest = merge_pairs(siblings, sibling_degrees(siblings), SMOOTHING)
-    return align(delete_to_height_2(*forest, children, roots, SMOOTHING, True), children + roots)
+    return align(delete_to_height_2(forest, children, roots, SMOOTHING, True), children + roots)
 
 
 def sibling_degrees(siblings: Siblings) -> Floats:
@@ -107,7 +107,7 @@ def sibling_degrees(siblings: Siblings) -> Floats:
 # Merging
 
 
-def merge_pairs(siblings: Siblings, degrees: Floats, smoothing: float) -> tuple[Ints, Ints, Floats, Floats]:
+def merge_pairs(siblings: Siblings, degrees: Floats, smoothing: float) -> Forest:
     """Merge the best adjacent pair while a group has more than two children; ties go to smaller nodes.
 
     Return parents, groups, volumes and cuts (the weight between the two children) of the nodes of a binary tree per
@@ -121,7 +121,7 @@ def merge_pairs(siblings: Siblings, degrees: Floats, smoothing: float) -> tuple[
         if sizes[group] > 2 and communities.is_current(node) and communities.is_current(other):
             sizes[group] -= 1
             communities.merge(node, other)
-    return (
+    return Forest(
         np.array(communities.parents, dtype=np.int64),
         np.array(communities.groups, dtype=np.int64),
         np.array(communities.volumes, dtype=np.float64),
