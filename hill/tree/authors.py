@@ -179,27 +179,11 @@ class Communities:
             slot, merged = merged, slot
         cut = self._neighbours[slot].pop(merged)
         del self._neighbours[merged][slot]
-        outdated = [entry for each in (slot, merged) for entry in self._stored(each)]
-        self._add_node(node, other, cut)
-        self._nodes[slot] = len(self._slots)
-        self._slots.append(slot)
-        moved: Iterable[int] = self._move_neighbours(slot, merged)
-        if slot not in self._kinds and len(self._neighbours[slot]) >= LARGE:
-            self._kinds[slot], self._large[slot], moved = {}, set(), self._neighbours[slot]
-        if slot in self._kinds:
-            self._store(slot, moved)
-            self._push_all(slot)
-        else:
-            for neighbour in self._neighbours[slot]:
-                if neighbour in self._kinds:
-                    self._store(neighbour, [slot])
-                    self._push_kind(neighbour, self._kind(neighbour, slot))
-                else:
-                    self._push(slot, neighbour)
-        for large, kind in outdated:
-            self._push_kind(large, kind)
-
-    def _add_node(self, node: int, other: int, cut: float) -> None:
+        # The lists of large neighbours that contain one of the two, if it is small.
+        small = [each for each in (slot, merged) if each not in self._kinds]
+        outdated = [
+            (near, self._kind(near, each)) for each in small for near in self._neighbours[each] if near in self._kinds
+        ]
         new, group = len(self.parents), self.groups[node]
         self.parents[node] = self.parents[other] = new
         self.parents.append(self._roots + group)
@@ -207,16 +191,29 @@ class Communities:
         self.volumes.append(self.volumes[node] + self.volumes[other])
         self._degrees.append(self._degrees[node] + self._degrees[other] - 2 * cut)
         self.cuts.append(cut)
-
-    def _move_neighbours(self, slot: int, merged: int) -> dict[int, float]:
+        self._slots.append(slot)
+        self._nodes[slot] = new
         neighbours, moved = self._neighbours[slot], self._neighbours[merged]
-        for other, weight in moved.items():
-            neighbours[other] = self._neighbours[other][slot] = neighbours.get(other, 0.0) + weight
-            del self._neighbours[other][merged]
-        for other in self._large.pop(merged, ()):
-            self._large[other].discard(merged)
+        for each, weight in moved.items():
+            neighbours[each] = self._neighbours[each][slot] = neighbours.get(each, 0.0) + weight
+            del self._neighbours[each][merged]
+        for each in self._large.pop(merged, ()):
+            self._large[each].discard(merged)
         self._kinds.pop(merged, None)
-        return moved
+        if slot not in self._kinds and len(neighbours) >= LARGE:
+            self._kinds[slot], self._large[slot], moved = {}, set(), neighbours
+        if slot in self._kinds:
+            self._store(slot, moved)
+            self._push_all(slot)
+        else:
+            for neighbour in neighbours:
+                if neighbour in self._kinds:
+                    self._store(neighbour, [slot])
+                    self._push_kind(neighbour, self._kind(neighbour, slot))
+                else:
+                    self._push(slot, neighbour)
+        for large, kind in outdated:
+            self._push_kind(large, kind)
 
     def _kind(self, slot: int, neighbour: int) -> Kind:
         node = self._nodes[neighbour]
@@ -230,12 +227,6 @@ class Communities:
                 self._large[other].add(slot)
             else:
                 heappush(self._kinds[slot].setdefault(self._kind(slot, other), []), self._nodes[other])
-
-    def _stored(self, slot: int) -> list[tuple[int, Kind]]:
-        """Return the lists that contain a small community: the large neighbour and the kind."""
-        if slot in self._kinds:
-            return []
-        return [(other, self._kind(other, slot)) for other in self._neighbours[slot] if other in self._kinds]
 
     def _push_all(self, slot: int) -> None:
         """Push the pairs of a large community."""
@@ -255,14 +246,11 @@ class Communities:
             self._kinds[slot].pop(kind, None)
 
     def _push(self, slot: int, neighbour: int) -> None:
+        """Push a pair with the smoothed change of entropy if the two communities are merged."""
         node, other = sorted((self._nodes[slot], self._nodes[neighbour]))
-        heappush(self.heap, (self._entropy_change(node, other, self._neighbours[slot][neighbour]), node, other))
-
-    def _entropy_change(self, node: int, other: int, weight: float) -> float:
-        """Return the smoothed change of entropy if two communities are merged."""
         volume, other_volume = self.volumes[node] + self._smoothing, self.volumes[other] + self._smoothing
         both, total = volume + other_volume, self._group_volumes[self.groups[node]]
         within = (self.volumes[node] - self._degrees[node]) * log2(both / volume)
         within += (self.volumes[other] - self._degrees[other]) * log2(both / other_volume)
-        change: float = (within - 2 * weight * log2(total / both)) / total
-        return change
+        change = (within - 2 * self._neighbours[slot][neighbour] * log2(total / both)) / total
+        heappush(self.heap, (change, node, other))

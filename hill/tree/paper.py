@@ -82,7 +82,7 @@ def algorithm_2(siblings: Siblings) -> Split:
     sizes = np.bincount(siblings.groups, minlength=roots)
     tables = [(children, SLOT), (max_edges, EDGE), (2 * max_edges, HALF), (max_edges, BUCKET)]
     nodes = compress(siblings, forest, sizes, *(records(max(size, 1), fields) for size, fields in tables))
-    forest = Forest(*(array[:nodes] for array in forest))
+    forest = Forest(forest.parents[:nodes], forest.groups[:nodes], forest.volumes[:nodes], forest.cuts[:nodes])
     middle = align(delete_to_height_2(forest, children, roots, 0.0, False), children + roots)
     return Split(middle, entropy_saved(siblings, middle, siblings.group_volumes, 0.0))
 

@@ -106,10 +106,6 @@ class Search(NamedTuple):
     order: Ints
     tolerance: float
 
-    def reorder(self, parents: Parents) -> Parents:
-        """Put the leaves of a tree into the order of this search."""
-        return [parents[0][self.order], *parents[1:]]
-
     def restore(self, parents: Parents) -> Parents:
         """Put the leaves of a tree back into the original order."""
         leaves = np.empty_like(parents[0])
@@ -145,7 +141,8 @@ def _best_tree(leaves: Level, height: int, compared_graph: Graph | None) -> Pare
     for k in range(2, height + 1):
         candidate, candidate_cost = first.descend(best, k, min_gain)
         for search in others:
-            taller, _ = search.descend(search.reorder(candidate), k + 1, min_gain)
+            reordered = [candidate[0][search.order], *candidate[1:]]
+            taller, _ = search.descend(reordered, k + 1, min_gain)
             for start in (flat, taller):
                 tree, tree_cost = search.descend(start, k, min_gain)
                 if tree_cost < candidate_cost - min_gain:
@@ -410,8 +407,9 @@ def choose_nodes(parents: Ints, logs: Floats, cuts: Floats, height: int) -> tupl
     thresholds = np.empty((height - 1, size))
     cost_if_chosen = _sum_up(parents, cuts) * logs
     for row in thresholds:
-        *ends, drop = np.zeros((5, size))
-        lines = Lines(*ends, *np.full((4, size), -1), np.full(size, np.inf), drop)
+        zeros, ends = np.zeros((5, size)), np.full((4, size), -1)
+        at = np.full(size, np.inf)
+        lines = Lines(zeros[0], zeros[1], zeros[2], zeros[3], ends[0], ends[1], ends[2], ends[3], at, zeros[4])
         cost_if_chosen = _compute_lines(parents, logs, cuts, cost_if_chosen, lines)
         row[:] = lines.at
     return _apply_thresholds(parents, logs, thresholds)
@@ -772,21 +770,37 @@ def leaf_level(graph: Graph) -> tuple[Level, Ints]:
     level = Level(graph.indptr, graph.indices, graph.weights / scale, graph.degrees, np.zeros(len(graph)))
     by_colour = np.argsort(_colours(level), kind="stable")
     level = level.reordered(by_colour)
-    by_distance = _breadth_first(level)
+    # Breadth-first order from the first vertex of each component. An additional vertex connects the components.
+    size = len(graph)
+    starts = np.sort(np.unique(_components(level, np.ones(size, np.bool_)), return_index=True)[1])
+    indptr = np.append(level.indptr, len(level.indices) + len(starts))
+    indices = np.append(level.indices, starts)
+    matrix = csr_array((np.ones(len(indices)), indices, indptr), shape=(size + 1, size + 1))
+    by_distance = breadth_first_order(matrix, size, return_predecessors=False)[1:].astype(np.int64)
     return level.reordered(by_distance), by_colour[by_distance]
 
 
 def _colours(level: Level) -> Words:
     """Colour the vertices by their surroundings; with cycles, individualise vertices until all colours differ."""
-    colours = _refine_colours(level, np.zeros(len(level.volumes), np.uint64))
-    if len(level.weights) // 2 + _components(level, np.ones(len(colours), np.bool_))[0] == len(colours):
+    size = len(level.volumes)
+    colours = _refine_colours(level, np.zeros(size, np.uint64))
+    if len(level.weights) // 2 + _components(level, np.ones(size, np.bool_)).max() + 1 == size:
         return colours  # in a forest, breadth-first order distinguishes the others
     for _ in range(MAX_SPLITS):
         _, classes, sizes = np.unique(colours, return_inverse=True, return_counts=True)
         ambiguous = sizes[classes] > 1
         if not ambiguous.any():
             break
-        colours = _refine_colours(level, _individualise(level, colours, ambiguous))
+        # Give one vertex per component of ambiguous vertices its own colour. The components are connected only through
+        # vertices with unique colours, so that the choices are independent.
+        order = np.argsort(colours, kind="stable")
+        order = order[ambiguous[order]]
+        _, first = np.unique(_components(level, ambiguous)[order], return_index=True)
+        chosen = order[np.sort(first)]
+        _, start, index = np.unique(colours[chosen], return_index=True, return_inverse=True)
+        ranks = np.arange(len(chosen)) - start[index] + 1
+        colours[chosen] = _hash(colours[chosen] ^ _hash(ranks.astype(np.uint64)))
+        colours = _refine_colours(level, colours)
     return colours
 
 
@@ -803,23 +817,6 @@ def _refine_colours(level: Level, colours: Words) -> Words:
     return colours
 
 
-def _individualise(level: Level, colours: Words, ambiguous: NDArray[np.bool_]) -> Words:
-    """Give one vertex per component of ambiguous vertices its own colour.
-
-    The components are connected only through vertices with unique colours, so that the choices are independent.
-    """
-    _, components = _components(level, ambiguous)
-    order = np.argsort(colours, kind="stable")
-    order = order[ambiguous[order]]
-    _, first = np.unique(components[order], return_index=True)
-    chosen = order[np.sort(first)]
-    _, start, index = np.unique(colours[chosen], return_index=True, return_inverse=True)
-    ranks = np.arange(len(chosen)) - start[index] + 1
-    colours = colours.copy()
-    colours[chosen] = _hash(colours[chosen] ^ _hash(ranks.astype(np.uint64)))
-    return colours
-
-
 def _hash(words: Words) -> Words:
     """Hash 64-bit words, so that sums of hashes distinguish multisets (with the constants of splitmix64)."""
     words = (words + np.uint64(0x9E3779B97F4A7C15)) * np.uint64(0xBF58476D1CE4E5B9)
@@ -827,25 +824,9 @@ def _hash(words: Words) -> Words:
     return words ^ (words >> np.uint64(31))
 
 
-def _components(level: Level, selected: NDArray[np.bool_]) -> tuple[int, Ints]:
-    """Return the number of connected components of the selected vertices, and the component of every vertex."""
+def _components(level: Level, selected: NDArray[np.bool_]) -> Ints:
+    """Return the connected component of every vertex, with the edges between selected vertices only."""
     rows = np.repeat(np.arange(len(selected)), np.diff(level.indptr))
     edges = selected[rows] & selected[level.indices]
-    shape = (len(selected), len(selected))
-    count, components = connected_components(
-        coo_array((edges[edges], (rows[edges], level.indices[edges])), shape=shape)
-    )
-    return int(count), components.astype(np.int64)
-
-
-def _breadth_first(level: Level) -> Ints:
-    """Return the vertices in breadth-first order, from the first vertex of each component."""
-    size = len(level.volumes)
-    _, components = _components(level, np.ones(size, np.bool_))
-    starts = np.sort(np.unique(components, return_index=True)[1])
-    # An additional vertex with an edge to every start connects the components.
-    indptr = np.append(level.indptr, len(level.indices) + len(starts))
-    indices = np.append(level.indices, starts)
-    matrix = csr_array((np.ones(len(indices)), indices, indptr), shape=(size + 1, size + 1))
-    order = breadth_first_order(matrix, size, return_predecessors=False)
-    return order[1:].astype(np.int64)
+    matrix: Any = coo_array((edges[edges], (rows[edges], level.indices[edges])), shape=(len(selected), len(selected)))
+    return connected_components(matrix)[1].astype(np.int64)
