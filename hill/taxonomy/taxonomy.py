@@ -231,7 +231,7 @@ class Taxonomy:
 
     def path_names(self) -> list[str]:
         """Return the first path to each row as names."""
-        names, first_parents = [label.name for label in self.labels], self.first_parents.tolist()
+        names, first_parents = [label.name for label in self], self.first_parents.tolist()
         for row in np.argsort(self.depth, kind="stable")[len(self.roots) :].tolist():
             names[row] = f"{names[first_parents[row]]}{SEPARATOR}{names[row]}"
         return names
@@ -266,19 +266,11 @@ class Taxonomy:
         indptr = np.searchsorted(documents, np.arange(labels.shape[0] + 1))
         return csr_array((np.ones(len(rows), dtype=bool), rows, indptr), shape=labels.shape)
 
-    def graph(self, root: bool = False) -> csr_array[Any]:
-        """Return the label graph as a symmetric sparse matrix (L, L): undirected, every edge has weight 1.
-
-        With `root`, an additional last vertex is connected to every root.
-        """
+    def graph(self) -> csr_array[Any]:
+        """Return the label graph as a symmetric sparse matrix (L, L): undirected, every edge has weight 1."""
         children, parents = self.edge_array.T
-        n = len(self)
-        if root:
-            children = np.concatenate([children, self.roots])
-            parents = np.concatenate([parents, np.full(len(self.roots), n)])
-            n += 1
         ends = np.concatenate([children, parents]), np.concatenate([parents, children])
-        return csr_array((np.ones(len(ends[0])), ends), shape=(n, n))
+        return csr_array((np.ones(len(ends[0])), ends), shape=(len(self), len(self)))
 
     # Lookup by id, name or path
 

@@ -94,8 +94,7 @@ def root_down(graph: Graph, tree: CodingTree) -> Growth:
 def split(siblings: Siblings) -> Ints:
     """Merge pairs to a binary tree, reduce it to height 2, and return the new parent of each child."""
     children, roots = len(siblings.volumes), len(siblings.group_volumes)
-    forest = merge_pairs(siblings, sibling_degrees(siblings), SMOOTHING)
-    return align(delete_to_height_2(forest, children, roots, SMOOTHING, True), children + roots)
+    return align(delete_to_height_2(merge_pairs(siblings), children, roots, SMOOTHING, True), children + roots)
 
 
 def sibling_degrees(siblings: Siblings) -> Floats:
@@ -107,13 +106,9 @@ def sibling_degrees(siblings: Siblings) -> Floats:
 # Merging
 
 
-def merge_pairs(siblings: Siblings, degrees: Floats, smoothing: float) -> Forest:
-    """Merge the best adjacent pair while a group has more than two children; ties go to smaller nodes.
-
-    Return parents, groups, volumes and cuts (the weight between the two children) of the nodes of a binary tree per
-    group: leaves, then roots, then merged nodes in the order of the merges.
-    """
-    communities = Communities(siblings, degrees, smoothing)
+def merge_pairs(siblings: Siblings) -> Forest:
+    """Merge the best adjacent pair while a group has more than two children; ties go to smaller nodes."""
+    communities = Communities(siblings)
     sizes = np.bincount(siblings.groups, minlength=len(siblings.group_volumes)).tolist()
     while communities.heap:
         _, node, other = heappop(communities.heap)
@@ -142,16 +137,16 @@ class Communities:
     to the slot, so that they need no update.
     """
 
-    def __init__(self, siblings: Siblings, degrees: Floats, smoothing: float):
+    def __init__(self, siblings: Siblings):
         children, roots = len(siblings.volumes), len(siblings.group_volumes)
-        self._smoothing, self._roots, self._first = smoothing, children, children + roots
+        self._roots, self._first = children, children + roots
         self._group_volumes: list[float] = siblings.group_volumes.tolist()
         self.groups: list[int] = [*siblings.groups.tolist(), *range(roots)]
         self.parents: list[int] = [children + group for group in self.groups]
         self.volumes: list[float] = [*siblings.volumes.tolist(), *self._group_volumes]
         self.cuts = [0.0] * self._first
         self.heap: list[tuple[float, int, int]] = []
-        self._degrees = [*degrees.tolist(), *[0.0] * roots]
+        self._degrees = [*sibling_degrees(siblings).tolist(), *[0.0] * roots]
         self._slots = list(range(self._first))  # of each node
         self._nodes = list(range(self._first))  # of each slot
         self._neighbours: list[dict[int, float]] = [{} for _ in range(children)]
@@ -248,7 +243,7 @@ class Communities:
     def _push(self, slot: int, neighbour: int) -> None:
         """Push a pair with the smoothed change of entropy if the two communities are merged."""
         node, other = sorted((self._nodes[slot], self._nodes[neighbour]))
-        volume, other_volume = self.volumes[node] + self._smoothing, self.volumes[other] + self._smoothing
+        volume, other_volume = self.volumes[node] + SMOOTHING, self.volumes[other] + SMOOTHING
         both, total = volume + other_volume, self._group_volumes[self.groups[node]]
         within = (self.volumes[node] - self._degrees[node]) * log2(both / volume)
         within += (self.volumes[other] - self._degrees[other]) * log2(both / other_volume)
