@@ -147,6 +147,15 @@ def test_equality_is_by_labels_in_order(animals: Taxonomy) -> None:
     assert repr(animals) == "Taxonomy(DAG of 7 labels, 6 edges, depth 3)"
 
 
+def test_the_document_restores_an_equal_taxonomy(animals: Taxonomy) -> None:
+    assert Taxonomy.from_dict(animals.to_dict()) == animals
+    with pytest.raises(TaxonomyError, match=r"'t\.json' is not a taxonomy that hill wrote"):
+        Taxonomy.from_dict([], "t.json")
+    cyclic = {"format": "hill-taxonomy", "version": 1, "labels": [{"id": "a", "parents": ["a"]}]}
+    with pytest.raises(TaxonomyError, match=r"label 'a' is its own parent \(at labels\[0\] of t.json\)"):
+        Taxonomy.from_dict(cyclic, "t.json")
+
+
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
