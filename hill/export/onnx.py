@@ -28,7 +28,6 @@ from hill.models import HTCModel
 from hill.models.saved import SavedModel
 from hill.predictor import Predictor
 from hill.settings import to_dict
-from hill.taxonomy.readers import taxonomy_document
 from hill.types import Batch
 
 if TYPE_CHECKING:  # exporting needs no training
@@ -62,7 +61,7 @@ def export_onnx(classifier: HillClassifier, folder: str | os.PathLike[str], int8
             "plain": plain_rule(classifier),
             "windows": to_dict(classifier.windows),
         },
-        "taxonomy.json": taxonomy_document(stored.taxonomy),
+        "taxonomy.json": stored.taxonomy.to_dict(),
         "tokenizer.json": json.loads(stored.tokenizer.to_str()),
         "thresholds.json": classifier.thresholds_document(),
         "metrics.json": classifier.metrics,

@@ -23,7 +23,7 @@ from hill.io import CHECKSUMS, check_folder, check_model, finish_save, read_obje
 from hill.predictor import Predictor, ScoredBatch
 from hill.settings import make
 from hill.sparse import Matrix, max_entries, top_k
-from hill.taxonomy import read_taxonomy
+from hill.taxonomy import Taxonomy
 from hill.types import IntArray
 
 ONNX_FORMAT = "hill-onnx"
@@ -82,7 +82,7 @@ class OnnxClassifier(Predictor):
         self.max_length, self._pad = config["max_length"], config["pad"]
         self.windows = make(WindowConfig, config.get("windows", {}), "windows")
         self.metrics: dict[str, Any] = documents["metrics.json"]
-        self.taxonomy = read_taxonomy(folder / "taxonomy.json")
+        self.taxonomy = Taxonomy.from_dict(documents["taxonomy.json"], str(folder / "taxonomy.json"))
         self.decode_config = make(DecodeConfig, config["decode"], "decode")
         self.set_thresholds(documents["thresholds.json"])
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))

@@ -30,8 +30,7 @@ from hill.io import (
 from hill.models import MODELS
 from hill.models.base import HTCModel, ModelConfig, empty_text
 from hill.settings import Groups, make
-from hill.taxonomy import Taxonomy, read_taxonomy
-from hill.taxonomy.readers import taxonomy_document
+from hill.taxonomy import Taxonomy
 
 MODEL_FORMAT = "hill-model"
 MODEL_VERSION = 1
@@ -71,7 +70,7 @@ class SavedModel:
         }
         files = {
             "config.json": config,
-            "taxonomy.json": taxonomy_document(self.taxonomy),
+            "taxonomy.json": self.taxonomy.to_dict(),
             "tokenizer.json": json.loads(self.tokenizer.to_str()),
         }
         with save_folder(folder) as draft:
@@ -126,7 +125,7 @@ def upgrade_settings(saved: Groups, folder: Path) -> Groups:
 
 def _build(folder: Path, config: dict[str, Any]) -> SavedModel:
     kind, settings = MODELS[config["model"]], upgrade_settings(config["settings"], folder)
-    taxonomy = read_taxonomy(folder / "taxonomy.json")
+    taxonomy = Taxonomy.from_dict(read_json(folder / "taxonomy.json"), str(folder / "taxonomy.json"))
     model_config: ModelConfig = make(kind.Config, settings["model"], "model")
     tokenizer = plain(Tokenizer.from_file(str(folder / "tokenizer.json")))
     text = empty_text(model_config, folder, tokenizer, config["pooling"])

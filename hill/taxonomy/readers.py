@@ -1,7 +1,7 @@
 """Reading a taxonomy in any supported format, and writing it as JSON.
 
-`read_taxonomy` recognises the format and calls the reader for it: tables, parent–child lines, paths, JSON, JSON Lines
-or SKOS. A reader returns labels with their location in the file, so that errors can name the line.
+`read_taxonomy` recognises the format and calls its reader: tables, parent–child lines, paths, JSON, JSON Lines or SKOS.
+A reader returns labels with their location in the file, so that errors can name the line.
 """
 
 from __future__ import annotations
@@ -16,16 +16,24 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from itertools import accumulate, chain, islice
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hill.errors import ConfigError, TaxonomyError, need
 from hill.io import as_path, write_json
-from hill.taxonomy.taxonomy import MAX_NAME, SEPARATOR, Label, Taxonomy, check_siblings, check_taxonomy
-
-TAXONOMY_FORMAT = "hill-taxonomy"
-TAXONOMY_VERSION = 1
+from hill.taxonomy.taxonomy import (
+    MAX_NAME,
+    SEPARATOR,
+    TAXONOMY_FORMAT,
+    Label,
+    Taxonomy,
+    check_siblings,
+    check_taxonomy,
+    parse_label,
+    text_field,
+    unexpected_value,
+)
 
 SKOS_STARTS = ("@prefix", "@base", "prefix ", "base ", "<?xml", "<rdf:rdf", "<http")
 SKOS_SUFFIXES = {".ttl", ".rdf", ".nt", ".owl", ".xml", ".skos"}
@@ -65,16 +73,7 @@ def read_taxonomy(path: str | os.PathLike[str], language: str = "en") -> Taxonom
 
 def write_taxonomy(taxonomy: Taxonomy, path: str | os.PathLike[str]) -> None:
     """Write the taxonomy as JSON, completely or not at all; `read_taxonomy` restores an equal one."""
-    write_json(as_path(path, "path"), taxonomy_document(check_taxonomy(taxonomy)))
-
-
-def taxonomy_document(taxonomy: Taxonomy) -> dict[str, Any]:
-    """Return the taxonomy as plain values: the document that `write_taxonomy` writes."""
-    labels = []
-    for label in taxonomy:
-        entry: dict[str, Any] = {"id": label.id, "name": label.name, "parents": list(label.parents)}
-        labels.append(entry | ({"description": label.description} if label.description else {}))
-    return {"format": TAXONOMY_FORMAT, "version": TAXONOMY_VERSION, "labels": labels}
+    write_json(as_path(path, "path"), check_taxonomy(taxonomy).to_dict())
 
 
 # Files
@@ -112,7 +111,19 @@ class TaxonomyFile:
             raise TaxonomyError(f"taxonomy file '{path}' does not exist") from None
         except OSError as error:
             raise TaxonomyError(f"taxonomy file '{path}' cannot be read ({error.strerror})") from None
-        text = _decode(path, content)
+        for magic, kind in MAGIC_BYTES.items():
+            if content.startswith(magic):
+                raise TaxonomyError(f"'{path}' is {kind}, not text; save the taxonomy as TSV, CSV, JSON or SKOS")
+        encoding = "utf-16" if content.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
+        try:
+            text = content.decode(encoding)
+        except UnicodeDecodeError as error:
+            line = content.count(b"\n", 0, error.start) + 1
+            byte = content[error.start : error.start + 1].hex()
+            raise TaxonomyError(f"'{path}' is not UTF-8 text: byte 0x{byte} on line {line}; save it as UTF-8") from None
+        if "\0" in text:
+            line = text.count("\n", 0, text.index("\0")) + 1
+            raise TaxonomyError(f"'{path}' is a binary file (a zero byte on line {line}); a taxonomy is a text file")
         if not text.strip():
             raise TaxonomyError(f"taxonomy file '{path}' is empty; expected at least one label")
         return cls(path, text)
@@ -138,23 +149,6 @@ class TaxonomyFile:
         return taxonomy
 
 
-def _decode(path: Path, content: bytes) -> str:
-    for magic, kind in MAGIC_BYTES.items():
-        if content.startswith(magic):
-            raise TaxonomyError(f"'{path}' is {kind}, not text; save the taxonomy as TSV, CSV, JSON or SKOS")
-    encoding = "utf-16" if content.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
-    try:
-        text = content.decode(encoding)
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        byte = content[error.start : error.start + 1].hex()
-        raise TaxonomyError(f"'{path}' is not UTF-8 text: byte 0x{byte} on line {line}; save it as UTF-8") from None
-    if "\0" in text:
-        line = text.count("\n", 0, text.index("\0")) + 1
-        raise TaxonomyError(f"'{path}' is a binary file (a zero byte on line {line}); a taxonomy is a text file")
-    return text
-
-
 # Tables
 
 COLUMNS = ("id", "parents", "name", "description")
@@ -169,8 +163,6 @@ COLUMN_WORDS = {
 
 MAX_COLUMNS = 50
 """Cells of a row that are compared with column names."""
-
-TableRow = tuple[int, list[str]]
 
 
 def _read_table(source: TaxonomyFile) -> Taxonomy:
@@ -187,10 +179,8 @@ def _read_table(source: TaxonomyFile) -> Taxonomy:
     parsed = []
     for line, cells in rows if header else chain([first], rows):
         if len(cells) != len(columns):
-            raise TaxonomyError(
-                f"{_count_columns(len(cells))}{source.at(line)}; "
-                f"{'the header' if header else 'line 1'} has {_count_columns(len(columns))}"
-            )
+            count, expected = (f"{n} column{'s' if n != 1 else ''}" for n in (len(cells), len(columns)))
+            raise TaxonomyError(f"{count}{source.at(line)}; {'the header' if header else 'line 1'} has {expected}")
         values = dict(zip(columns, (" ".join(cell.strip().splitlines()) for cell in cells), strict=True))
         parents = tuple(parent for cell in values.get("parents", "").split("|") if (parent := cell.strip()))
         label = Label(values["id"], values.get("name", values["id"]), parents, values.get("description", ""))
@@ -208,7 +198,7 @@ def _is_table(source: TaxonomyFile) -> bool:
     return 2 <= len(first[1]) <= len(COLUMNS) and any(empty)
 
 
-def _table_rows(source: TaxonomyFile) -> Iterator[TableRow]:
+def _table_rows(source: TaxonomyFile) -> Iterator[tuple[int, list[str]]]:
     """Yield rows with the line they begin on. Tab-separated files have no quoting."""
     _, first = next(source.lines())
     if "\t" in first:
@@ -224,10 +214,6 @@ def _table_rows(source: TaxonomyFile) -> Iterator[TableRow]:
             line = reader.line_num + 1
     except csv.Error as error:
         raise TaxonomyError(f"this is not CSV: {error}{source.at(line)}; check the quotes") from None
-
-
-def _count_columns(count: int) -> str:
-    return f"{count} column{'s' if count != 1 else ''}"
 
 
 def _header(source: TaxonomyFile, line: int, cells: list[str]) -> list[str] | None:
@@ -276,6 +262,8 @@ def _unknown_columns(source: TaxonomyFile, line: int, subject: str, names: Seque
             renames.append(f"'{name.strip()[:40]}' to '{nearest}'")
     shown = ", ".join(f"'{name.strip()[:40]}'" for name in names[:10])
     remedy = f": rename {', '.join(renames)}" if renames else ""
+    if {"text", "labels"} <= set(columns):
+        remedy = ": these are documents, not labels; give the file with the taxonomy"
     return TaxonomyError(
         f"{subject} {shown}{source.at(line)}; expected 'id' with 'parents' or 'name', and optionally "
         f"'description'{remedy}"
@@ -342,7 +330,14 @@ def _read_paths(source: TaxonomyFile) -> Taxonomy:
     line_numbers: dict[Steps, int] = {}
     for (line, text), match in zip(lines, matches, strict=True):
         path = match["path"] if match and with_ids else text
-        steps = _steps(source, line, path, with_ids)
+        if len(path) > 2 * MAX_NAME and not with_ids:  # the path is the id, and every prefix is an id, too
+            raise TaxonomyError(
+                f"the path '{path.strip()[:40]}…' is {len(path):,} characters long{source.at(line)}; "
+                f"at most {MAX_NAME:,} are allowed: is this a taxonomy?"
+            )
+        steps = tuple(step.strip() for step in path.split(">"))
+        if not all(steps):
+            raise TaxonomyError(f"an empty name in '{path.strip()[:80]}'{source.at(line)}; write the path as A > B > C")
         if steps in line_numbers:
             raise TaxonomyError(
                 f"'{SEPARATOR.join(steps)}' occurs twice{source.at(line)}, first{source.at(line_numbers[steps])}; "
@@ -363,18 +358,6 @@ def _read_paths(source: TaxonomyFile) -> Taxonomy:
         label = Label(label_id, steps[-1], (ids[parent],) if parent else ())
         parsed.append(ParsedLabel(label, line_numbers[steps]))
     return source.taxonomy(parsed)
-
-
-def _steps(source: TaxonomyFile, line: int, path: str, with_ids: bool) -> Steps:
-    if len(path) > 2 * MAX_NAME and not with_ids:  # the path is the id, and every prefix is an id, too
-        raise TaxonomyError(
-            f"the path '{path.strip()[:40]}…' is {len(path):,} characters long{source.at(line)}; "
-            f"at most {MAX_NAME:,} are allowed: is this a taxonomy?"
-        )
-    steps = tuple(step.strip() for step in path.split(">"))
-    if not all(steps):
-        raise TaxonomyError(f"an empty name in '{path.strip()[:80]}'{source.at(line)}; write the path as A > B > C")
-    return steps
 
 
 def _add_missing_parents(ids: dict[Steps, str], line_numbers: dict[Steps, int]) -> dict[Steps, str]:
@@ -398,27 +381,25 @@ def _read_json(source: TaxonomyFile) -> Taxonomy:
     """Read labels in document order. A node without an `id` is identified by its path."""
     try:
         document = json.loads(source.text)
+        if isinstance(document, dict) and document.get("format") == TAXONOMY_FORMAT:
+            return Taxonomy.from_dict(document, str(source.path))
+        if isinstance(document, list) and any(isinstance(item, dict) and "parents" in item for item in document):
+            locations = [f"$[{number}]" for number in range(len(document))]
+            labels = (parse_label(entry, source.at(at)) for entry, at in zip(document, locations, strict=True))
+            return source.taxonomy([ParsedLabel(*pair) for pair in zip(labels, locations, strict=True)])
+        return source.taxonomy(list(_nested_labels(source, document)))
     except json.JSONDecodeError as error:
         if error.msg == "Extra data" and "\n" not in source.text[: error.pos].strip():
             return _read_json_lines(source)
         raise TaxonomyError(f"this is not JSON: {error.msg}{source.at(error.lineno)}") from None
     except RecursionError:
-        raise _too_deep(source) from None
+        raise TaxonomyError(
+            f"'{source.path}' is nested too deep for JSON; write it as a table of id, parents, name"
+        ) from None
+    except TaxonomyError:
+        raise
     except ValueError as error:
         raise TaxonomyError(f"'{source.path}' is not usable JSON: {error}") from None
-    if isinstance(document, dict) and document.get("format") == TAXONOMY_FORMAT:
-        if document.get("version") != TAXONOMY_VERSION:
-            raise TaxonomyError(
-                f"'{source.path}' is a taxonomy of version {document.get('version')!r}; "
-                f"this program reads {TAXONOMY_VERSION}"
-            )
-        return source.taxonomy(_flat_labels(source, document.get("labels"), "labels"), unique_names=False)
-    if isinstance(document, list) and any(isinstance(item, dict) and "parents" in item for item in document):
-        return source.taxonomy(_flat_labels(source, document, "$"))
-    try:
-        return source.taxonomy(list(_nested_labels(source, document)))
-    except RecursionError:
-        raise _too_deep(source) from None
 
 
 def _read_json_lines(source: TaxonomyFile) -> Taxonomy:
@@ -443,25 +424,7 @@ def _read_json_lines(source: TaxonomyFile) -> Taxonomy:
     for _, entry in entries:
         if isinstance(entry.get("parents"), str):
             entry["parents"] = [entry["parents"]] if entry["parents"].strip() else []
-    return source.taxonomy([_entry_label(source, entry, line) for line, entry in entries])
-
-
-def _flat_labels(source: TaxonomyFile, entries: Any, location: str) -> list[ParsedLabel]:
-    if not isinstance(entries, list):
-        raise _unexpected(source, location, entries, "a list of labels")
-    return [_entry_label(source, entry, f"{location}[{number}]") for number, entry in enumerate(entries)]
-
-
-def _entry_label(source: TaxonomyFile, entry: Any, location: int | str) -> ParsedLabel:
-    if not isinstance(entry, dict):
-        raise _unexpected(source, location, entry, "an object with id, name and parents")
-    label_id = _text_field(source, entry, "id", location)
-    parents = entry.get("parents") or []
-    if not isinstance(parents, list) or not all(isinstance(parent, str) for parent in parents):
-        raise _unexpected(source, _within(location, ".parents"), parents, "a list of ids")
-    name = _text_field(source, entry, "name", location) if "name" in entry else label_id
-    description = _text_field(source, entry, "description", location)
-    return ParsedLabel(Label(label_id, name, tuple(parents), description), location)
+    return source.taxonomy([ParsedLabel(parse_label(entry, source.at(line)), line) for line, entry in entries])
 
 
 class Node(NamedTuple):
@@ -481,23 +444,20 @@ def _nested_labels(source: TaxonomyFile, document: Any) -> Iterator[ParsedLabel]
     stack: list[tuple[Node, Label | None, str]] = [(node, None, "") for node in reversed(top)]
     while stack:
         node, parent, parent_path = stack.pop()
+        at, has_id = source.at(node.location), "id" in node.fields
         path = f"{parent_path}{SEPARATOR}{node.name}" if parent else node.name
-        if len(path) > MAX_NAME:
-            if "id" not in node.fields:
-                raise TaxonomyError(
-                    f"the path '{path[:40]}…' is {len(path):,} characters long{source.at(node.location)}; a label "
-                    f"without an id is identified by its path, of at most {MAX_NAME:,} characters: give it an id"
-                )
-            path = ""
-        label = Label(
-            _text_field(source, node.fields, "id", node.location) if "id" in node.fields else path,
-            node.name,
-            (parent.id,) if parent else (),
-            _text_field(source, node.fields, "description", node.location),
-        )
+        if len(path) > MAX_NAME and not has_id:
+            raise TaxonomyError(
+                f"the path '{path[:40]}…' is {len(path):,} characters long{at}; a label without an id is identified by "
+                f"its path, of at most {MAX_NAME:,} characters: give it an id"
+            )
+        path = path if len(path) <= MAX_NAME else ""
+        label_id = text_field(node.fields, "id", at) if has_id else path
+        description = text_field(node.fields, "description", at)
+        label = Label(label_id, node.name, (parent.id,) if parent else (), description)
         yield ParsedLabel(label, node.location)
         location = _within(node.location, ".children") if node.fields else node.location
-        stack.extend((child, label, path) for child in reversed(_nodes(source, node.children, str(location))))
+        stack.extend((child, label, path) for child in reversed(_nodes(source, node.children, location)))
 
 
 def _nodes(source: TaxonomyFile, value: Any, location: str) -> list[Node]:
@@ -507,36 +467,19 @@ def _nodes(source: TaxonomyFile, value: Any, location: str) -> list[Node]:
     if isinstance(value, str):
         return [Node(value.strip(), {}, None, location)]
     if isinstance(value, list):
-        return [node for i, item in enumerate(value) for node in _nodes(source, item, str(_within(location, f"[{i}]")))]
+        return [node for i, item in enumerate(value) for node in _nodes(source, item, _within(location, f"[{i}]"))]
     if not isinstance(value, dict):
-        raise _unexpected(source, location, value, "an object, a list or a name")
+        raise unexpected_value("an object, a list or a name", value, source.at(location))
     if "name" in value or "children" in value:
-        return [Node(_text_field(source, value, "name", location).strip(), value, value.get("children"), location)]
-    return [Node(key.strip(), {}, inner, str(_within(location, f".{key}"))) for key, inner in value.items()]
+        name = text_field(value, "name", source.at(location)).strip()
+        return [Node(name, value, value.get("children"), location)]
+    return [Node(key.strip(), {}, inner, _within(location, f".{key}")) for key, inner in value.items()]
 
 
-def _within(location: int | str, step: str) -> int | str:
+def _within(location: str, step: str) -> str:
     """Return a location inside another; only its end if it is long, since each of a million labels stores one."""
-    if isinstance(location, int):
-        return location
     inside = f"{location}{step}"
     return inside if len(inside) <= MAX_LOCATION else f"…{inside[-MAX_LOCATION // 2 :]}"
-
-
-def _text_field(source: TaxonomyFile, fields: dict[str, Any], key: str, location: int | str) -> str:
-    value = fields.get(key, "")
-    if isinstance(value, bool) or not isinstance(value, str | int | None):
-        raise _unexpected(source, _within(location, f".{key}"), value, f"text as {key}")
-    return "" if value is None else str(value)
-
-
-def _unexpected(source: TaxonomyFile, location: int | str, value: Any, expected: str) -> TaxonomyError:
-    shown = "".join(islice(json.JSONEncoder().iterencode(value), 20))[:60]
-    return TaxonomyError(f"expected {expected}, got {shown}{source.at(location)}")
-
-
-def _too_deep(source: TaxonomyFile) -> TaxonomyError:
-    return TaxonomyError(f"'{source.path}' is nested too deep for JSON; write it as a table of id, parents, name")
 
 
 # SKOS
@@ -552,7 +495,15 @@ def _read_skos(source: TaxonomyFile, language: str) -> Taxonomy:
     """Read the concepts in file order. The address is the id; names are in `language` if available."""
     rdflib = need("rdflib", "skos", "reading SKOS")
     skos = rdflib.SKOS
-    graph = _parse_graph(source, rdflib)
+    xml = source.text.lstrip().startswith("<?xml") or "<rdf:RDF" in source.text[:2_000]
+    if xml:
+        _check_entities(source)
+    logging.getLogger("rdflib").setLevel(logging.ERROR)
+    try:
+        graph = rdflib.Graph().parse(data=source.text, format="xml" if xml else "turtle")
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise TaxonomyError(f"'{source.path}' is not valid {'RDF/XML' if xml else 'Turtle'}: {reason}") from None
     concepts = list(dict.fromkeys(graph.subjects(rdflib.RDF.type, skos.Concept)))
     if not concepts:
         raise TaxonomyError(f"'{source.path}' contains no skos:Concept; is it a SKOS thesaurus?")
@@ -569,18 +520,6 @@ def _read_skos(source: TaxonomyFile, language: str) -> Taxonomy:
         parents = tuple(dict.fromkeys(map(str, broader[concept])))
         parsed.append(ParsedLabel(Label(str(concept), name, parents, description), location))
     return source.taxonomy(parsed, unique_names=False)
-
-
-def _parse_graph(source: TaxonomyFile, rdflib: Any) -> Any:
-    xml = source.text.lstrip().startswith("<?xml") or "<rdf:RDF" in source.text[:2_000]
-    if xml:
-        _check_entities(source)
-    logging.getLogger("rdflib").setLevel(logging.ERROR)
-    try:
-        return rdflib.Graph().parse(data=source.text, format="xml" if xml else "turtle")
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise TaxonomyError(f"'{source.path}' is not valid {'RDF/XML' if xml else 'Turtle'}: {reason}") from None
 
 
 def _check_entities(source: TaxonomyFile) -> None:

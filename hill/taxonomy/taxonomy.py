@@ -1,4 +1,7 @@
-"""The taxonomy: labels and their parents, a forest or a directed acyclic graph (DAG)."""
+"""The taxonomy: labels and their parents, a forest or a directed acyclic graph (DAG), and its JSON document.
+
+A saved model contains this document. The other formats of taxonomies are in `readers`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -26,6 +30,9 @@ MAX_NAME = 1_000
 """Characters of an id or a name."""
 
 MAX_DESCRIPTION = 100_000
+
+TAXONOMY_FORMAT = "hill-taxonomy"
+TAXONOMY_VERSION = 1
 
 MAX_CYCLE_LABELS = 20
 """Labels of a cycle that an error message lists."""
@@ -108,6 +115,34 @@ class Taxonomy:
         labels = [(label.id, label.name, label.parents, label.description) for label in self]
         return hashlib.sha256(json.dumps(labels).encode()).hexdigest()
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the taxonomy as a JSON document; `from_dict` restores an equal one."""
+        labels = []
+        for label in self:
+            entry: dict[str, Any] = {"id": label.id, "name": label.name, "parents": list(label.parents)}
+            labels.append(entry | ({"description": label.description} if label.description else {}))
+        return {"format": TAXONOMY_FORMAT, "version": TAXONOMY_VERSION, "labels": labels}
+
+    @classmethod
+    def from_dict(cls, document: Any, file: str = "taxonomy.json") -> Taxonomy:
+        """Restore a taxonomy from the document of `to_dict`; errors name the file and the position in it."""
+        if not isinstance(document, dict) or document.get("format") != TAXONOMY_FORMAT:
+            raise TaxonomyError(f"'{file}' is not a taxonomy that hill wrote: it has no format '{TAXONOMY_FORMAT}'")
+        if document.get("version") != TAXONOMY_VERSION:
+            raise TaxonomyError(
+                f"'{file}' is a taxonomy of version {document.get('version')!r}; this program reads {TAXONOMY_VERSION}"
+            )
+        entries = document.get("labels")
+        if not isinstance(entries, list):
+            raise unexpected_value("a list of labels", entries, f" (at labels of {file})")
+        if not entries:
+            raise TaxonomyError(f"taxonomy file '{file}' contains no labels")
+
+        def location(row: int) -> str:
+            return f" (at labels[{row}] of {file})"
+
+        return cls([parse_label(entry, location(row)) for row, entry in enumerate(entries)], location)
+
     # Structure
 
     @property
@@ -183,7 +218,11 @@ class Taxonomy:
             path = unfinished.pop()
             parents = self.parents(path[0]).tolist()
             if not parents:
-                yield tuple(_linked_rows(path))
+                rows, lower = [path[0]], path[1]
+                while lower:
+                    rows.append(lower[0])
+                    lower = lower[1]
+                yield tuple(rows)
             unfinished.extend((parent, path) for parent in reversed(parents))
 
     def path_name(self, row: int) -> str:
@@ -192,7 +231,7 @@ class Taxonomy:
 
     def path_names(self) -> list[str]:
         """Return the first path to each row as names."""
-        names, first_parents = [label.name for label in self.labels], self.first_parents.tolist()
+        names, first_parents = [label.name for label in self], self.first_parents.tolist()
         for row in np.argsort(self.depth, kind="stable")[len(self.roots) :].tolist():
             names[row] = f"{names[first_parents[row]]}{SEPARATOR}{names[row]}"
         return names
@@ -216,34 +255,22 @@ class Taxonomy:
                 if len(part):
                     keys_by_depth[self.depth[rows[part[0]]]].append(documents[part] * len(self) + rows[part])
 
-        def split(keys: IntArray) -> tuple[IntArray, IntArray]:
-            return np.divmod(keys, max(len(self), 1))
-
-        empty = np.empty(0, dtype=np.int64)
+        empty, n = np.empty(0, dtype=np.int64), max(len(self), 1)
         add(*(indices.astype(np.int64) for indices in labels.tocoo().coords))
         closed = [empty]
         while len(keys_by_depth) > 1:
             closed.append(np.unique(np.concatenate([empty, *keys_by_depth.pop()])))
-            documents, rows = split(closed[-1])
-            entries, parents = expand_rows(self.parent_table, rows)
-            add(documents[entries], parents)
-        documents, rows = split(np.sort(np.concatenate(closed)))
+            entries, parents = expand_rows(self.parent_table, closed[-1] % n)
+            add((closed[-1] // n)[entries], parents)
+        documents, rows = np.divmod(np.sort(np.concatenate(closed)), n)
         indptr = np.searchsorted(documents, np.arange(labels.shape[0] + 1))
         return csr_array((np.ones(len(rows), dtype=bool), rows, indptr), shape=labels.shape)
 
-    def graph(self, root: bool = False) -> csr_array[Any]:
-        """Return the label graph as a symmetric sparse matrix (L, L): undirected, every edge has weight 1.
-
-        With `root`, an additional last vertex is connected to every root.
-        """
+    def graph(self) -> csr_array[Any]:
+        """Return the label graph as a symmetric sparse matrix (L, L): undirected, every edge has weight 1."""
         children, parents = self.edge_array.T
-        n = len(self)
-        if root:
-            children = np.concatenate([children, self.roots])
-            parents = np.concatenate([parents, np.full(len(self.roots), n)])
-            n += 1
         ends = np.concatenate([children, parents]), np.concatenate([parents, children])
-        return csr_array((np.ones(len(ends[0])), ends), shape=(n, n))
+        return csr_array((np.ones(len(ends[0])), ends), shape=(len(self), len(self)))
 
     # Lookup by id, name or path
 
@@ -358,6 +385,34 @@ def check_siblings(labels: Sequence[Label], location: Location) -> None:
                     f"the name '{label.name}' occurs twice {group}: '{labels[first].id}'{location(first)} and "
                     f"'{label.id}'{location(row)}; rename one of them"
                 )
+
+
+# Labels in JSON
+
+
+def parse_label(entry: Any, location: str) -> Label:
+    """Build a label from a JSON object with id, name, parents and description; the name defaults to the id."""
+    if not isinstance(entry, dict):
+        raise unexpected_value("an object with id, name and parents", entry, location)
+    label_id, parents = text_field(entry, "id", location), entry.get("parents") or []
+    if not isinstance(parents, list) or not all(isinstance(parent, str) for parent in parents):
+        raise unexpected_value("a list of ids as parents", parents, location)
+    name = text_field(entry, "name", location) if "name" in entry else label_id
+    return Label(label_id, name, tuple(parents), text_field(entry, "description", location))
+
+
+def text_field(entry: dict[str, Any], key: str, location: str) -> str:
+    """Return the text of a field, also if it is a whole number; an empty string if it is missing."""
+    value = entry.get(key)
+    if isinstance(value, bool) or not isinstance(value, str | int | None):
+        raise unexpected_value(f"text as {key}", value, location)
+    return "" if value is None else str(value)
+
+
+def unexpected_value(expected: str, value: Any, location: str) -> TaxonomyError:
+    """Return the error for a JSON value of the wrong type."""
+    shown = "".join(islice(json.JSONEncoder().iterencode(value), 20))[:60]
+    return TaxonomyError(f"expected {expected}, got {shown}{location}")
 
 
 # Checks of labels
@@ -477,12 +532,6 @@ def _reachable(adjacency: csr_array[Any], rows: IntArray) -> IntArray:
         neighbours = expand_rows(adjacency, frontier)[1]
         frontier = np.unique(neighbours[~seen[neighbours]])
     return np.flatnonzero(seen)
-
-
-def _linked_rows(path: Any) -> Iterator[int]:
-    while path:
-        row, path = path
-        yield row
 
 
 def _trigrams(text: str) -> set[str]:

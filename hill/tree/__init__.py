@@ -2,7 +2,7 @@
 
 from hill.tree.authors import build_authors
 from hill.tree.build import CONTROLS, METHODS, BuiltTree, build_tree
-from hill.tree.coding_tree import CodingTree, Graph, entropy_by_definition, entropy_by_level, structural_entropy
+from hill.tree.coding_tree import CodingTree, Graph, entropy_by_level, structural_entropy
 from hill.tree.paper import build_paper
 from hill.tree.refined import build_refined
 
@@ -16,7 +16,6 @@ __all__ = [
     "build_paper",
     "build_refined",
     "build_tree",
-    "entropy_by_definition",
     "entropy_by_level",
     "structural_entropy",
 ]

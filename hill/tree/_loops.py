@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeVar, cast
+from heapq import heapify, heappop, heapreplace
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,8 +55,7 @@ def insert_level(tree: CodingTree, level: int, middle: Ints) -> CodingTree:
     return CodingTree([*tree.parents[:level], middle, parents, *tree.parents[level + 1 :]])
 
 
-@dataclass(frozen=True)
-class Siblings:
+class Siblings(NamedTuple):
     """The children of one or more nodes and the edges between them: the input of Algorithm 2."""
 
     groups: Ints
@@ -110,22 +109,23 @@ def entropy_saved(siblings: Siblings, middle: Ints, group_volumes: Floats, smoot
 # Deletion
 
 
+class Forest(NamedTuple):
+    """A binary tree per group. Nodes are numbered leaves, then roots, then the others in the order of creation."""
+
+    parents: Ints
+    groups: Ints
+    volumes: Floats
+    cuts: Floats
+    """Weight of the edges between different children of each node."""
+
+
 @njit
-def delete_to_height_2(
-    parents: Ints,
-    groups: Ints,
-    volumes: Floats,
-    cuts: Floats,
-    leaves: int,
-    roots: int,
-    smoothing: float,
-    keep_leaf_parents: bool,
-) -> Ints:
+def delete_to_height_2(forest: Forest, leaves: int, roots: int, smoothing: float, keep_leaf_parents: bool) -> Ints:
     """Delete the cheapest node until each tree of a forest has height 2 or less; return the parent of every leaf.
 
-    Nodes are numbered leaves, then roots, then the others. `cuts[v]` is the weight of the edges between different
-    children of v; it is updated. With `keep_leaf_parents`, a child of the root with only leaves below is not deleted.
+    The cuts are updated. With `keep_leaf_parents`, a child of the root with only leaves below is not deleted.
     """
+    parents, groups, volumes, cuts = forest
     first, last = leaves + roots, len(parents)
     ancestors = np.arange(last)
     inner_children = np.zeros(last, np.int64)
@@ -133,25 +133,17 @@ def delete_to_height_2(
     for node in range(first, last):
         inner_children[parents[node]] += 1
         deep[groups[node]] += parents[node] >= first
-    size = last - first
-    nodes = np.arange(first, last)
-    costs = np.empty(size)
-    for index in range(size):
-        costs[index] = delete_cost(nodes[index], parents[nodes[index]], volumes, cuts, smoothing)
-    for index in range(size // 2 - 1, -1, -1):
-        sift_down(costs, nodes, size, index)
-    while size > 0:
-        node = nodes[0]
+    heap = [(delete_cost(node, parents[node], volumes, cuts, smoothing), node) for node in range(first, last)]
+    heapify(heap)
+    while len(heap) > 0:
+        lower_bound, node = heap[0]
         parent = find(ancestors, parents[node])
         # Parents only gain volume and cut, so a cost in the heap is a lower bound: correct it when it is at the top.
         cost = delete_cost(node, parent, volumes, cuts, smoothing)
-        if cost > costs[0]:
-            costs[0] = cost
-            sift_down(costs, nodes, size, 0)
+        if cost > lower_bound:
+            heapreplace(heap, (cost, node))
             continue
-        size -= 1
-        costs[0], nodes[0] = costs[size], nodes[size]
-        sift_down(costs, nodes, size, 0)
+        heappop(heap)
         below_root = parent < first
         if deep[groups[node]] == 0 or (keep_leaf_parents and below_root and inner_children[node] == 0):
             continue
@@ -159,10 +151,7 @@ def delete_to_height_2(
         cuts[parent] += cuts[node]
         inner_children[parent] += inner_children[node] - 1
         deep[groups[node]] -= inner_children[node] if below_root else 1
-    result = np.empty(leaves, np.int64)
-    for leaf in range(leaves):
-        result[leaf] = find(ancestors, parents[leaf])
-    return result
+    return np.array([find(ancestors, parents[leaf]) for leaf in range(leaves)], np.int64)
 
 
 @njit
@@ -180,19 +169,3 @@ def find(parents: Ints, node: int) -> int:
     while parents[node] != root:
         parents[node], node = root, parents[node]
     return root
-
-
-@njit
-def sift_down(costs: Floats, nodes: Ints, size: int, index: int) -> None:
-    """Restore a binary heap ordered by (cost, node) after the entry at `index` has grown."""
-    cost, node = costs[index], nodes[index]
-    while 2 * index + 1 < size:
-        low = 2 * index + 1
-        right = low + 1
-        if right < size and (costs[right] < costs[low] or (costs[right] == costs[low] and nodes[right] < nodes[low])):
-            low = right
-        if cost < costs[low] or (cost == costs[low] and node < nodes[low]):
-            break
-        costs[index], nodes[index] = costs[low], nodes[low]
-        index = low
-    costs[index], nodes[index] = cost, node

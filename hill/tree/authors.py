@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from heapq import heappop, heappush
 from math import log2
 from typing import NamedTuple
@@ -12,6 +11,7 @@ import numpy as np
 
 from hill.tree._loops import (
     Floats,
+    Forest,
     Ints,
     Siblings,
     align,
@@ -72,7 +72,7 @@ def leaf_up(graph: Graph, tree: CodingTree) -> Growth:
     siblings = leaf_siblings(graph, tree)
     degrees = sibling_degrees(siblings)
     group_volumes = np.bincount(siblings.groups, degrees, len(siblings.group_volumes)).astype(np.float64)
-    middle = split(replace(siblings, volumes=degrees, group_volumes=group_volumes))
+    middle = split(siblings._replace(volumes=degrees, group_volumes=group_volumes))
     gain = entropy_saved(siblings, middle, siblings.group_volumes + SMOOTHING, SMOOTHING)
     return Growth(middle, gain / (graph.volume * len(graph)) if graph.volume else 0.0)
 
@@ -94,8 +94,7 @@ def root_down(graph: Graph, tree: CodingTree) -> Growth:
 def split(siblings: Siblings) -> Ints:
     """Merge pairs to a binary tree, reduce it to height 2, and return the new parent of each child."""
     children, roots = len(siblings.volumes), len(siblings.group_volumes)
-    forest = merge_pairs(siblings, sibling_degrees(siblings), SMOOTHING)
-    return align(delete_to_height_2(*forest, children, roots, SMOOTHING, True), children + roots)
+    return align(delete_to_height_2(merge_pairs(siblings), children, roots, SMOOTHING, True), children + roots)
 
 
 def sibling_degrees(siblings: Siblings) -> Floats:
@@ -107,13 +106,9 @@ def sibling_degrees(siblings: Siblings) -> Floats:
 # Merging
 
 
-def merge_pairs(siblings: Siblings, degrees: Floats, smoothing: float) -> tuple[Ints, Ints, Floats, Floats]:
-    """Merge the best adjacent pair while a group has more than two children; ties go to smaller nodes.
-
-    Return parents, groups, volumes and cuts (the weight between the two children) of the nodes of a binary tree per
-    group: leaves, then roots, then merged nodes in the order of the merges.
-    """
-    communities = Communities(siblings, degrees, smoothing)
+def merge_pairs(siblings: Siblings) -> Forest:
+    """Merge the best adjacent pair while a group has more than two children; ties go to smaller nodes."""
+    communities = Communities(siblings)
     sizes = np.bincount(siblings.groups, minlength=len(siblings.group_volumes)).tolist()
     while communities.heap:
         _, node, other = heappop(communities.heap)
@@ -121,7 +116,7 @@ def merge_pairs(siblings: Siblings, degrees: Floats, smoothing: float) -> tuple[
         if sizes[group] > 2 and communities.is_current(node) and communities.is_current(other):
             sizes[group] -= 1
             communities.merge(node, other)
-    return (
+    return Forest(
         np.array(communities.parents, dtype=np.int64),
         np.array(communities.groups, dtype=np.int64),
         np.array(communities.volumes, dtype=np.float64),
@@ -142,16 +137,16 @@ class Communities:
     to the slot, so that they need no update.
     """
 
-    def __init__(self, siblings: Siblings, degrees: Floats, smoothing: float):
+    def __init__(self, siblings: Siblings):
         children, roots = len(siblings.volumes), len(siblings.group_volumes)
-        self._smoothing, self._roots, self._first = smoothing, children, children + roots
+        self._roots, self._first = children, children + roots
         self._group_volumes: list[float] = siblings.group_volumes.tolist()
         self.groups: list[int] = [*siblings.groups.tolist(), *range(roots)]
         self.parents: list[int] = [children + group for group in self.groups]
         self.volumes: list[float] = [*siblings.volumes.tolist(), *self._group_volumes]
         self.cuts = [0.0] * self._first
         self.heap: list[tuple[float, int, int]] = []
-        self._degrees = [*degrees.tolist(), *[0.0] * roots]
+        self._degrees = [*sibling_degrees(siblings).tolist(), *[0.0] * roots]
         self._slots = list(range(self._first))  # of each node
         self._nodes = list(range(self._first))  # of each slot
         self._neighbours: list[dict[int, float]] = [{} for _ in range(children)]
@@ -179,27 +174,11 @@ class Communities:
             slot, merged = merged, slot
         cut = self._neighbours[slot].pop(merged)
         del self._neighbours[merged][slot]
-        outdated = [entry for each in (slot, merged) for entry in self._stored(each)]
-        self._add_node(node, other, cut)
-        self._nodes[slot] = len(self._slots)
-        self._slots.append(slot)
-        moved: Iterable[int] = self._move_neighbours(slot, merged)
-        if slot not in self._kinds and len(self._neighbours[slot]) >= LARGE:
-            self._kinds[slot], self._large[slot], moved = {}, set(), self._neighbours[slot]
-        if slot in self._kinds:
-            self._store(slot, moved)
-            self._push_all(slot)
-        else:
-            for neighbour in self._neighbours[slot]:
-                if neighbour in self._kinds:
-                    self._store(neighbour, [slot])
-                    self._push_kind(neighbour, self._kind(neighbour, slot))
-                else:
-                    self._push(slot, neighbour)
-        for large, kind in outdated:
-            self._push_kind(large, kind)
-
-    def _add_node(self, node: int, other: int, cut: float) -> None:
+        # The lists of large neighbours that contain one of the two, if it is small.
+        small = [each for each in (slot, merged) if each not in self._kinds]
+        outdated = [
+            (near, self._kind(near, each)) for each in small for near in self._neighbours[each] if near in self._kinds
+        ]
         new, group = len(self.parents), self.groups[node]
         self.parents[node] = self.parents[other] = new
         self.parents.append(self._roots + group)
@@ -207,16 +186,29 @@ class Communities:
         self.volumes.append(self.volumes[node] + self.volumes[other])
         self._degrees.append(self._degrees[node] + self._degrees[other] - 2 * cut)
         self.cuts.append(cut)
-
-    def _move_neighbours(self, slot: int, merged: int) -> dict[int, float]:
+        self._slots.append(slot)
+        self._nodes[slot] = new
         neighbours, moved = self._neighbours[slot], self._neighbours[merged]
-        for other, weight in moved.items():
-            neighbours[other] = self._neighbours[other][slot] = neighbours.get(other, 0.0) + weight
-            del self._neighbours[other][merged]
-        for other in self._large.pop(merged, ()):
-            self._large[other].discard(merged)
+        for each, weight in moved.items():
+            neighbours[each] = self._neighbours[each][slot] = neighbours.get(each, 0.0) + weight
+            del self._neighbours[each][merged]
+        for each in self._large.pop(merged, ()):
+            self._large[each].discard(merged)
         self._kinds.pop(merged, None)
-        return moved
+        if slot not in self._kinds and len(neighbours) >= LARGE:
+            self._kinds[slot], self._large[slot], moved = {}, set(), neighbours
+        if slot in self._kinds:
+            self._store(slot, moved)
+            self._push_all(slot)
+        else:
+            for neighbour in neighbours:
+                if neighbour in self._kinds:
+                    self._store(neighbour, [slot])
+                    self._push_kind(neighbour, self._kind(neighbour, slot))
+                else:
+                    self._push(slot, neighbour)
+        for large, kind in outdated:
+            self._push_kind(large, kind)
 
     def _kind(self, slot: int, neighbour: int) -> Kind:
         node = self._nodes[neighbour]
@@ -230,12 +222,6 @@ class Communities:
                 self._large[other].add(slot)
             else:
                 heappush(self._kinds[slot].setdefault(self._kind(slot, other), []), self._nodes[other])
-
-    def _stored(self, slot: int) -> list[tuple[int, Kind]]:
-        """Return the lists that contain a small community: the large neighbour and the kind."""
-        if slot in self._kinds:
-            return []
-        return [(other, self._kind(other, slot)) for other in self._neighbours[slot] if other in self._kinds]
 
     def _push_all(self, slot: int) -> None:
         """Push the pairs of a large community."""
@@ -255,14 +241,11 @@ class Communities:
             self._kinds[slot].pop(kind, None)
 
     def _push(self, slot: int, neighbour: int) -> None:
+        """Push a pair with the smoothed change of entropy if the two communities are merged."""
         node, other = sorted((self._nodes[slot], self._nodes[neighbour]))
-        heappush(self.heap, (self._entropy_change(node, other, self._neighbours[slot][neighbour]), node, other))
-
-    def _entropy_change(self, node: int, other: int, weight: float) -> float:
-        """Return the smoothed change of entropy if two communities are merged."""
-        volume, other_volume = self.volumes[node] + self._smoothing, self.volumes[other] + self._smoothing
+        volume, other_volume = self.volumes[node] + SMOOTHING, self.volumes[other] + SMOOTHING
         both, total = volume + other_volume, self._group_volumes[self.groups[node]]
         within = (self.volumes[node] - self._degrees[node]) * log2(both / volume)
         within += (self.volumes[other] - self._degrees[other]) * log2(both / other_volume)
-        change: float = (within - 2 * weight * log2(total / both)) / total
-        return change
+        change = (within - 2 * self._neighbours[slot][neighbour] * log2(total / both)) / total
+        heappush(self.heap, (change, node, other))

@@ -41,8 +41,27 @@ class Graph:
     @classmethod
     def from_adjacency(cls, adjacency: Any) -> Graph:
         """Build the graph of a symmetric matrix (scipy sparse or array-like). The diagonal is ignored."""
-        symmetric = _symmetric_matrix(adjacency)
-        matrix: Any = ((symmetric + symmetric.T) / 2).tocsr()
+        if not sp.issparse(adjacency):
+            adjacency = np.asarray(adjacency, dtype=np.float64)
+        if adjacency.ndim != 2 or adjacency.shape[0] != adjacency.shape[1]:
+            raise TaxonomyError(f"adjacency has shape {adjacency.shape}; expected a square matrix, one row per label")
+        entries = sp.coo_array(adjacency).astype(np.float64)
+        wrong = np.flatnonzero(~(np.isfinite(entries.data) & (entries.data >= 0)))
+        if wrong.size:
+            row, column, weight = entries.row[wrong[0]], entries.col[wrong[0]], float(entries.data[wrong[0]])
+            raise TaxonomyError(f"edge ({row}, {column}) has weight {weight}; expected a finite number of at least 0")
+        keep = entries.row != entries.col
+        ends = (entries.row[keep], entries.col[keep])
+        given: Any = sp.coo_array((entries.data[keep], ends), shape=entries.shape).tocsr()
+        excess = (abs(given - given.T) - ROUNDING * (given + given.T)).tocoo()
+        wrong = np.flatnonzero(excess.data > 0)
+        if wrong.size:
+            row, column = excess.row[wrong[0]], excess.col[wrong[0]]
+            raise TaxonomyError(
+                f"edge ({row}, {column}) has weight {given[row, column]} but ({column}, {row}) has "
+                f"{given[column, row]}; expected a symmetric matrix: add it to its transpose"
+            )
+        matrix: Any = ((given + given.T) / 2).tocsr()
         indptr, indices = matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64)
         weights = matrix.data.astype(np.float64)
         with np.errstate(over="ignore"):
@@ -81,9 +100,31 @@ class CodingTree:
     def __init__(self, parents: Sequence[ArrayLike]):
         if not isinstance(parents, Iterable):
             raise TaxonomyError(f"parents is {parents!r}; expected a list of arrays, one per level from the leaves up")
-        arrays = [_parent_array(level, array) for level, array in enumerate(parents)]
+        arrays = []
+        for level, array in enumerate(parents):
+            values = np.asarray(array)
+            if values.ndim != 1 or (values.size and values.dtype.kind not in "iu"):
+                raise TaxonomyError(
+                    f"parents of level {level} are {values.dtype} of shape {values.shape}; "
+                    "expected one integer per node"
+                )
+            arrays.append(_frozen(values.astype(np.int64)))
+        if not arrays:
+            raise TaxonomyError("a coding tree has no level under its root; expected at least one parent array")
         self.parents: tuple[NDArray[np.int64], ...] = tuple(arrays)
-        _check_levels(self.parents)
+        sizes = self.sizes
+        for level, values in enumerate(arrays):
+            outside = np.flatnonzero((values < 0) | (values >= sizes[level + 1]))
+            if outside.size:
+                raise TaxonomyError(
+                    f"node {outside[0]} on level {level} has parent {values[outside[0]]}; "
+                    f"expected 0 to {sizes[level + 1] - 1}, the nodes on level {level + 1}"
+                )
+            childless = np.flatnonzero(np.bincount(values, minlength=sizes[level + 1]) == 0)
+            if childless.size and sizes[0]:
+                raise TaxonomyError(f"node {childless[0]} on level {level + 1} has no child; leaves belong on level 0")
+        if not sizes[0] and any(sizes[:-1]):
+            raise TaxonomyError(f"levels have {sizes} nodes but there is no leaf; expected only the root")
 
     @property
     def height(self) -> int:
@@ -103,18 +144,9 @@ class CodingTree:
             nodes.append(array[nodes[-1]])
         return tuple(_frozen(array) for array in nodes)
 
-    def membership(self, level: int) -> NDArray[np.int64]:
-        """Return the node on a level above every vertex."""
-        if not 0 <= level <= self.height:
-            raise TaxonomyError(f"level {level} is not in the tree; expected 0 (leaves) to {self.height} (root)")
-        return self.levels[level]
-
     def subset(self, level: int, node: int) -> NDArray[np.int64]:
         """Return the vertices below a node, ascending."""
-        members = self.membership(level)
-        if not 0 <= node < self.sizes[level]:
-            raise TaxonomyError(f"level {level} has no node {node}; expected 0 to {self.sizes[level] - 1}")
-        return np.flatnonzero(members == node)
+        return np.flatnonzero(self.levels[level] == node)
 
     def entropy(self, graph: Graph) -> float:
         """Return the structural entropy of a graph under this tree, in bits."""
@@ -192,13 +224,11 @@ def structural_entropy(graph: Graph, tree: CodingTree) -> float:
     return max(entropy, 0.0)
 
 
-def entropy_by_definition(graph: Graph, tree: CodingTree) -> float:
-    """Return the entropy by its definition: -Σ (g / VOL) log2(vol / vol of the parent) over all nodes but the root."""
-    return float(entropy_by_level(graph, tree).sum())
-
-
 def entropy_by_level(graph: Graph, tree: CodingTree) -> NDArray[np.float64]:
-    """Return the entropy of the nodes per level, from the leaves to the level below the root."""
+    """Return the entropy of the nodes per level, from the leaves to the level below the root.
+
+    This is the definition: -Σ (g / VOL) log2(vol / vol of the parent), with g the weight of the edges that leave it.
+    """
     _check_sizes(graph, tree)
     terms = np.zeros(tree.height)
     if graph.volume == 0:
@@ -220,67 +250,10 @@ def _check_sizes(graph: Graph, tree: CodingTree) -> None:
         raise TaxonomyError(f"the tree has {tree.sizes[0]} leaves but the graph has {len(graph)} vertices")
 
 
-# Checks
-
-
 def _rows(indptr: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.repeat(np.arange(len(indptr) - 1, dtype=np.int64), np.diff(indptr))
-
-
-def _symmetric_matrix(adjacency: Any) -> Any:
-    """Check the weights; return the matrix in CSR form, duplicates summed, without the diagonal."""
-    if not sp.issparse(adjacency):
-        adjacency = np.asarray(adjacency, dtype=np.float64)
-    if adjacency.ndim != 2 or adjacency.shape[0] != adjacency.shape[1]:
-        raise TaxonomyError(f"adjacency has shape {adjacency.shape}; expected a square matrix, one row per label")
-    entries = sp.coo_array(adjacency).astype(np.float64)
-    wrong = np.flatnonzero(~(np.isfinite(entries.data) & (entries.data >= 0)))
-    if wrong.size:
-        row, column, weight = (int(entries.row[wrong[0]]), int(entries.col[wrong[0]]), float(entries.data[wrong[0]]))
-        raise TaxonomyError(f"edge ({row}, {column}) has weight {weight}; expected a finite number of at least 0")
-    keep = entries.row != entries.col
-    ends = (entries.row[keep], entries.col[keep])
-    matrix: Any = sp.coo_array((entries.data[keep], ends), shape=entries.shape).tocsr()
-    excess = (abs(matrix - matrix.T) - ROUNDING * (matrix + matrix.T)).tocoo()
-    wrong = np.flatnonzero(excess.data > 0)
-    if wrong.size:
-        row, column = int(excess.row[wrong[0]]), int(excess.col[wrong[0]])
-        weight, reverse = float(matrix[row, column]), float(matrix[column, row])
-        raise TaxonomyError(
-            f"edge ({row}, {column}) has weight {weight} but ({column}, {row}) has {reverse}; "
-            "expected a symmetric matrix: add it to its transpose"
-        )
-    return matrix
-
-
-def _parent_array(level: int, array: ArrayLike) -> NDArray[np.int64]:
-    values = np.asarray(array)
-    if values.ndim != 1 or (values.size and values.dtype.kind not in "iu"):
-        raise TaxonomyError(
-            f"parents of level {level} are {values.dtype} of shape {values.shape}; expected one integer per node"
-        )
-    return _frozen(values.astype(np.int64))
 
 
 def _frozen(array: NDArray[np.int64]) -> NDArray[np.int64]:
     array.flags.writeable = False
     return array
-
-
-def _check_levels(parents: tuple[NDArray[np.int64], ...]) -> None:
-    if not parents:
-        raise TaxonomyError("a coding tree has no level under its root; expected at least one parent array")
-    sizes = (*(len(array) for array in parents), 1)
-    for level, array in enumerate(parents):
-        outside = np.flatnonzero((array < 0) | (array >= sizes[level + 1]))
-        if outside.size:
-            node = int(outside[0])
-            raise TaxonomyError(
-                f"node {node} on level {level} has parent {array[node]}; "
-                f"expected 0 to {sizes[level + 1] - 1}, the nodes on level {level + 1}"
-            )
-        childless = np.flatnonzero(np.bincount(array, minlength=sizes[level + 1]) == 0)
-        if childless.size and sizes[0]:
-            raise TaxonomyError(f"node {childless[0]} on level {level + 1} has no child; leaves belong on level 0")
-    if not sizes[0] and any(sizes[:-1]):
-        raise TaxonomyError(f"levels have {sizes} nodes but there is no leaf; expected only the root")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from heapq import heappop, heappush, heapreplace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import numpy as np
 from hill.tree._loops import (
     COMPILED,
     Floats,
+    Forest,
     Ints,
     Siblings,
     align,
@@ -69,17 +71,19 @@ class Split(NamedTuple):
 
 def algorithm_2(siblings: Siblings) -> Split:
     """Split nodes: compress their children to binary trees, delete to height 2, align."""
-    children, roots = len(siblings.volumes), len(siblings.group_volumes)
-    parents = np.concatenate([children + siblings.groups, np.zeros(roots + children, dtype=np.int64)])
-    volumes = np.concatenate([siblings.volumes, siblings.group_volumes, np.zeros(children)])
-    cuts = np.zeros(len(volumes))
-    groups = np.zeros(len(volumes), dtype=np.int64)
-    state = new_state(siblings.volumes, siblings.groups, siblings.group_volumes, len(siblings.weights))
+    children, roots, max_edges = len(siblings.volumes), len(siblings.group_volumes), 2 * len(siblings.weights)
+    unused = np.zeros(children)
+    forest = Forest(
+        parents=np.concatenate([children + siblings.groups, np.zeros(roots + children, dtype=np.int64)]),
+        groups=np.zeros(children + roots + children, dtype=np.int64),
+        volumes=np.concatenate([siblings.volumes, siblings.group_volumes, unused]),
+        cuts=np.zeros(children + roots + children),
+    )
     sizes = np.bincount(siblings.groups, minlength=roots)
-    compress(state, siblings.sources, siblings.targets, siblings.weights, sizes, parents, volumes, cuts, groups)
-    nodes = int(state.counts[NODES])
-    forest = (parents[:nodes], groups[:nodes], volumes[:nodes], cuts[:nodes])
-    middle = align(delete_to_height_2(*forest, children, roots, 0.0, False), children + roots)
+    tables = [(children, SLOT), (max_edges, EDGE), (2 * max_edges, HALF), (max_edges, BUCKET)]
+    nodes = compress(siblings, forest, sizes, *(records(max(size, 1), fields) for size, fields in tables))
+    forest = Forest(forest.parents[:nodes], forest.groups[:nodes], forest.volumes[:nodes], forest.cuts[:nodes])
+    middle = align(delete_to_height_2(forest, children, roots, 0.0, False), children + roots)
     return Split(middle, entropy_saved(siblings, middle, siblings.group_volumes, 0.0))
 
 
@@ -90,34 +94,36 @@ def algorithm_2(siblings: Siblings) -> Split:
 # buckets by the saving of their first edges. Thus a merge updates only the buckets of the smaller end, and a hub with
 # very many neighbours does not make the algorithm quadratic.
 
-BUCKETS, HEAP, TABLE, EDGES, PAIRS, NODES = range(6)
-"""Indices of `State.counts`: buckets in use, buckets in the heap, entries in each table, edges, and tree nodes."""
+# Fields of the records
+SLOT = "node:i8 volume:f8 group:i8 first_half:i8 degree:i8"
+EDGE = "weight:f8 alive:i8 bucket:i8 child:i8 sibling:i8 key_volume:f8 key_node:i8"
+HALF = "slot:i8 next:i8"
+BUCKET = "owner:i8 weight:f8 top:i8 gain:f8 low:i8 high:i8"
+
+N_EDGES, N_BUCKETS, N_NODES = range(3)
+"""Indices of `State.counts`: edges, buckets in use, and tree nodes."""
 
 
 class State(NamedTuple):
     """The state of the compression, as arrays of records."""
 
-    counts: Ints
     slots: Any
     """The current children of the groups; a slot that was merged into another is not used again."""
-    group_volume: Floats
     edges: Any
     halves: Any
     """Half-edges, a linked list per slot; those of edge e are 2e and 2e + 1."""
     buckets: Any
-    heap: Ints
     free: Ints
-    bucket_table: Ints
-    pairs: Any
-    """Hash table from two slots to the edge between them."""
-
-
-# Fields of the records
-SLOT = "node:i8 volume:f8 group:i8 first_half:i8 degree:i8"
-EDGE = "weight:f8 alive:i8 bucket:i8 child:i8 sibling:i8 key_volume:f8 key_node:i8"
-HALF = "slot:i8 next:i8"
-BUCKET = "owner:i8 weight:f8 top:i8 index:i8 gain:f8 low:i8 high:i8"
-PAIR = "key:i8 edge:i8"
+    """Numbers of unused buckets, from index counts[N_BUCKETS] on."""
+    group_volumes: Floats
+    counts: Ints
+    edge_between: dict[int, int]
+    """The edge between two slots, by `pair_key`."""
+    bucket_of: dict[tuple[int, float], int]
+    """The bucket of an owner and a weight."""
+    heap: list[tuple[float, int, int, int]]
+    """Negative gain and nodes of the first edge of each bucket, and the bucket. An outdated entry differs from the
+    gain and nodes that the bucket stores."""
 
 
 def records(size: int, fields: str) -> Any:
@@ -128,105 +134,198 @@ def records(size: int, fields: str) -> Any:
     return [SimpleNamespace(**{name: 0 for name, _ in names}) for _ in range(size)]
 
 
-def new_state(volumes: Floats, groups: Ints, group_volumes: Floats, edges: int) -> State:
-    """Return a state with a slot per child and memory for the edges, which are added later."""
-    capacity = max(2 * edges, 1)
-    # Half of a table has space for all current edges and some deleted ones, so that it is seldom rebuilt.
-    table = 1 << (3 * edges).bit_length()
-    state = State(
-        counts=np.array([0, 0, 0, 0, 0, len(volumes) + len(group_volumes)]),
-        slots=records(len(volumes), SLOT),
-        group_volume=group_volumes,
-        edges=records(capacity, EDGE),
-        halves=records(2 * capacity, HALF),
-        buckets=records(capacity, BUCKET),
-        heap=np.zeros(capacity, dtype=np.int64),
-        free=np.arange(capacity),
-        bucket_table=np.full(table, -1, dtype=np.int64),
-        pairs=records(table, PAIR),
-    )
-    fill(state, volumes, groups)
-    return state
+@njit
+def compress(siblings: Siblings, forest: Forest, sizes: Ints, slots: Any, edges: Any, halves: Any, buckets: Any) -> int:
+    """Compress the best pair while a group has more than two children and an edge; return the number of tree nodes.
+
+    The new nodes are added to the forest, which has space for them. `sizes` are the numbers of children per group.
+    """
+    children = len(siblings.volumes)
+    counts = np.array([0, 0, children + len(sizes)])
+    # The first entries define the types for the compiler.
+    edge_between, bucket_of, heap = {-1: -1}, {(-1, 0.0): -1}, [(0.0, -1, -1, -1)]
+    heap.clear()
+    free = np.arange(len(buckets))
+    state = State(slots, edges, halves, buckets, free, siblings.group_volumes, counts, edge_between, bucket_of, heap)
+    for slot in range(children):
+        slots[slot].node, slots[slot].volume = slot, siblings.volumes[slot]
+        slots[slot].group, slots[slot].first_half = siblings.groups[slot], -1
+    for edge in range(len(siblings.weights)):
+        add_edge(state, siblings.sources[edge], siblings.targets[edge], siblings.weights[edge])
+    edge = next_pair(state)
+    while edge >= 0:
+        slot, small = halves[2 * edge].slot, halves[2 * edge + 1].slot
+        group = slots[slot].group
+        edges[edge].alive = False
+        if sizes[group] > 2:
+            sizes[group] -= 1
+            if slots[slot].degree < slots[small].degree:
+                slot, small = small, slot
+            new = counts[N_NODES]
+            counts[N_NODES] += 1
+            forest.parents[slots[slot].node] = forest.parents[slots[small].node] = new
+            merge_slots(state, slot, small, new)
+            forest.parents[new], forest.groups[new] = children + group, group
+            forest.volumes[new], forest.cuts[new] = slots[slot].volume, edges[edge].weight
+        edge = next_pair(state)
+    return int(counts[N_NODES])
 
 
 @njit
-def fill(state: State, volumes: Floats, groups: Ints) -> None:
-    """Initialise every slot with its child, without edges."""
-    for slot in range(len(volumes)):
-        state.slots[slot].node = slot
-        state.slots[slot].volume = volumes[slot]
-        state.slots[slot].group = groups[slot]
-        state.slots[slot].first_half = -1
-    for position in range(len(state.pairs)):
-        state.pairs[position].key = -1
+def next_pair(state: State) -> int:
+    """Remove and return the edge whose compression saves most, or -1 if none is left."""
+    while len(state.heap) > 0:
+        negative_gain, low, high, number = state.heap[0]
+        bucket = state.buckets[number]
+        if bucket.gain != -negative_gain or bucket.low != low or bucket.high != high:
+            heappop(state.heap)
+        elif refresh(state, number):
+            bucket.gain, bucket.low, bucket.high = first_key(state, number)
+            if bucket.gain == -negative_gain and bucket.low == low and bucket.high == high:
+                return pop_edge(state, number)
+            heapreplace(state.heap, (-bucket.gain, bucket.low, bucket.high, number))
+    return -1
 
 
 @njit
-def before(state: State, bucket: int, other: int) -> bool:
-    """Return whether a bucket precedes another: larger gain, then smaller nodes."""
-    if state.buckets[bucket].gain != state.buckets[other].gain:
-        return bool(state.buckets[bucket].gain > state.buckets[other].gain)
-    if state.buckets[bucket].low != state.buckets[other].low:
-        return bool(state.buckets[bucket].low < state.buckets[other].low)
-    return bool(state.buckets[bucket].high < state.buckets[other].high)
+def merge_slots(state: State, slot: int, small: int, node: int) -> None:
+    """Merge a slot with fewer edges into another, which then represents the new tree node."""
+    half = state.slots[small].first_half
+    while half >= 0:  # close the buckets of the smaller slot
+        edge = state.edges[half // 2]
+        if edge.bucket >= 0 and state.buckets[edge.bucket].owner in (small, -1):
+            # For the other edges of a bucket that was just closed, it has no owner.
+            if state.buckets[edge.bucket].owner == small:
+                close_bucket(state, edge.bucket)
+            edge.bucket = -1
+        half = state.halves[half].next
+    state.slots[slot].volume += state.slots[small].volume
+    state.slots[slot].node = node
+    half = state.slots[small].first_half
+    while half >= 0:
+        next = state.halves[half].next
+        if state.edges[half // 2].alive:
+            move_edge(state, half, slot)
+        half = next
+
+
+# Edges
 
 
 @njit
-def sift_up(state: State, index: int) -> None:
-    """Restore the heap after the bucket at an index has gained priority."""
-    bucket = state.heap[index]
-    while index > 0 and before(state, bucket, state.heap[(index - 1) // 2]):
-        state.heap[index] = state.heap[(index - 1) // 2]
-        state.buckets[state.heap[index]].index = index
-        index = (index - 1) // 2
-    state.heap[index] = bucket
-    state.buckets[bucket].index = index
+def pair_key(state: State, slot: int, other: int) -> int:
+    """Return the key of two slots in `State.edge_between`."""
+    return min(slot, other) * len(state.slots) + max(slot, other)
 
 
 @njit
-def sift_down(state: State, index: int) -> None:
-    """Restore the heap after the bucket at an index has lost priority."""
-    bucket, size = state.heap[index], state.counts[HEAP]
-    while 2 * index + 1 < size:
-        best = 2 * index + 1
-        if best + 1 < size and before(state, state.heap[best + 1], state.heap[best]):
-            best += 1
-        if before(state, bucket, state.heap[best]):
-            break
-        state.heap[index] = state.heap[best]
-        state.buckets[state.heap[index]].index = index
-        index = best
-    state.heap[index] = bucket
-    state.buckets[bucket].index = index
+def add_edge(state: State, slot: int, other: int, weight: float) -> None:
+    """Create an edge between two slots."""
+    number = state.counts[N_EDGES]
+    state.counts[N_EDGES] += 1
+    edge = state.edges[number]
+    edge.weight, edge.alive, edge.bucket = weight, True, -1
+    attach(state, 2 * number, slot)
+    attach(state, 2 * number + 1, other)
+    state.edge_between[pair_key(state, slot, other)] = number
+    insert(state, number)
 
 
 @njit
-def other_end(state: State, edge: int, slot: int) -> int:
-    """Return the slot at the other end of an edge."""
-    end: int = state.halves[2 * edge].slot
-    return end if end != slot else int(state.halves[2 * edge + 1].slot)
+def attach(state: State, half: int, slot: int) -> None:
+    """Add a half-edge to the list of a slot."""
+    state.halves[half].slot = slot
+    state.halves[half].next = state.slots[slot].first_half
+    state.slots[slot].first_half = half
+    state.slots[slot].degree += 1
 
 
 @njit
-def meld(state: State, edge: int, other: int) -> int:
-    """Meld two pairing heaps of edges and return the root."""
-    if edge < 0 or other < 0:
-        return max(edge, other)
-    late = state.edges[edge].key_volume > state.edges[other].key_volume or (
-        state.edges[edge].key_volume == state.edges[other].key_volume
-        and state.edges[edge].key_node > state.edges[other].key_node
-    )
-    if late:
-        edge, other = other, edge
-    state.edges[other].sibling = state.edges[edge].child
-    state.edges[edge].child = other
-    return edge
+def move_edge(state: State, half: int, slot: int) -> None:
+    """Move an edge of a merged slot to the remaining slot; parallel edges become one with their summed weight."""
+    number, other = half // 2, state.halves[half ^ 1].slot
+    edge = state.edges[number]
+    del state.edge_between[pair_key(state, state.halves[half].slot, other)]
+    key = pair_key(state, slot, other)
+    if key in state.edge_between:
+        twin = state.edge_between[key]
+        edge.alive = state.edges[twin].alive = False
+        add_edge(state, slot, other, state.edges[twin].weight + edge.weight)
+        return
+    attach(state, half, slot)
+    state.edge_between[key] = number
+    if edge.bucket < 0:
+        insert(state, number)
+
+
+# Buckets
 
 
 @njit
-def pop_edge(state: State, bucket: int) -> int:
+def insert(state: State, number: int) -> None:
+    """Insert an edge into the bucket of its owner and weight; create the bucket if there is none."""
+    edge = state.edges[number]
+    owner, slot = state.halves[2 * number].slot, state.halves[2 * number + 1].slot
+    if state.slots[slot].volume > state.slots[owner].volume:
+        owner, slot = slot, owner
+    if (owner, edge.weight) in state.bucket_of:
+        edge.bucket = state.bucket_of[owner, edge.weight]
+    else:
+        edge.bucket = state.free[state.counts[N_BUCKETS]]
+        state.counts[N_BUCKETS] += 1
+        state.bucket_of[owner, edge.weight] = edge.bucket
+        new = state.buckets[edge.bucket]
+        new.owner, new.weight, new.top, new.gain = owner, edge.weight, -1, -np.inf
+    edge.child = edge.sibling = -1
+    edge.key_volume, edge.key_node = state.slots[slot].volume, state.slots[slot].node
+    bucket = state.buckets[edge.bucket]
+    bucket.top = meld(state, bucket.top, number)
+    gain, low, high = first_key(state, edge.bucket)
+    if gain > bucket.gain or (gain == bucket.gain and (low, high) < (bucket.low, bucket.high)):
+        bucket.gain, bucket.low, bucket.high = gain, low, high
+        heappush(state.heap, (-gain, low, high, edge.bucket))
+
+
+@njit
+def first_key(state: State, number: int) -> tuple[float, int, int]:
+    """Return the current key of a bucket's first edge: the gain times VOL / 2, and the nodes of the pair."""
+    owner, edge = state.slots[state.buckets[number].owner], state.edges[state.buckets[number].top]
+    gain = edge.weight * math.log2(state.group_volumes[owner.group] / (owner.volume + edge.key_volume))
+    return gain, min(owner.node, edge.key_node), max(owner.node, edge.key_node)
+
+
+@njit
+def refresh(state: State, number: int) -> bool:
+    """Update the first edge of a bucket; return False and close the bucket if no edge is left."""
+    bucket = state.buckets[number]
+    while bucket.top >= 0:
+        top = bucket.top
+        slot = state.halves[2 * top].slot
+        if slot == bucket.owner:
+            slot = state.halves[2 * top + 1].slot
+        if state.edges[top].alive and state.edges[top].key_node == state.slots[slot].node:
+            return True
+        pop_edge(state, number)
+        if state.edges[top].alive:
+            insert(state, top)
+    close_bucket(state, number)
+    return False
+
+
+@njit
+def close_bucket(state: State, number: int) -> None:
+    """Free a bucket; its entry in the heap is outdated then."""
+    bucket = state.buckets[number]
+    del state.bucket_of[bucket.owner, bucket.weight]
+    bucket.owner, bucket.gain = -1, -np.inf
+    state.counts[N_BUCKETS] -= 1
+    state.free[state.counts[N_BUCKETS]] = number
+
+
+@njit
+def pop_edge(state: State, number: int) -> int:
     """Remove and return the first edge of a bucket."""
-    edge: int = state.buckets[bucket].top
+    edge: int = state.buckets[number].top
     pairs, rest = -1, state.edges[edge].child
     while rest >= 0:
         left = rest
@@ -240,267 +339,18 @@ def pop_edge(state: State, bucket: int) -> int:
         next = state.edges[pairs].sibling
         root = meld(state, root, pairs)
         pairs = next
-    state.buckets[bucket].top = root
+    state.buckets[number].top = root
     state.edges[edge].bucket = -1
     return edge
 
 
 @njit
-def close_bucket(state: State, bucket: int) -> None:
-    """Remove a bucket from the heap and free it."""
-    index = state.buckets[bucket].index
-    state.counts[HEAP] -= 1
-    last = state.heap[state.counts[HEAP]]
-    state.buckets[bucket].index = -1
-    if last != bucket:
-        state.heap[index] = last
-        state.buckets[last].index = index
-        sift_up(state, index)
-        sift_down(state, state.buckets[last].index)
-    state.buckets[bucket].owner = -1
-    state.counts[BUCKETS] -= 1
-    state.free[state.counts[BUCKETS]] = bucket
-
-
-@njit
-def hash_bucket(state: State, owner: int, weight: float) -> int:
-    """Return the first position to probe in the table of buckets."""
-    fraction, _ = math.frexp(weight)
-    bits = int(fraction * 9007199254740992.0)
-    mixed = (((bits ^ (bits >> 29)) & 0x7FFFFFFF) * 19349663) ^ (owner * 73856093)
-    return (mixed ^ (mixed >> 17)) & (len(state.bucket_table) - 1)
-
-
-@njit
-def rebuild_buckets(state: State) -> None:
-    """Rebuild the table of buckets without those that were freed."""
-    state.bucket_table[:] = -1
-    state.counts[TABLE] = state.counts[HEAP]
-    for index in range(state.counts[HEAP]):
-        bucket = state.heap[index]
-        position = hash_bucket(state, state.buckets[bucket].owner, state.buckets[bucket].weight)
-        while state.bucket_table[position] >= 0:
-            position = (position + 1) & (len(state.bucket_table) - 1)
-        state.bucket_table[position] = bucket
-
-
-@njit
-def get_bucket(state: State, owner: int, weight: float) -> int:
-    """Return the bucket of an owner's edges of one weight; create it if there is none."""
-    position = hash_bucket(state, owner, weight)
-    while state.bucket_table[position] >= 0:
-        bucket = state.bucket_table[position]
-        if state.buckets[bucket].owner == owner and state.buckets[bucket].weight == weight:
-            return int(bucket)
-        position = (position + 1) & (len(state.bucket_table) - 1)
-    bucket = state.free[state.counts[BUCKETS]]
-    state.counts[BUCKETS] += 1
-    state.buckets[bucket].owner, state.buckets[bucket].weight, state.buckets[bucket].top = owner, weight, -1
-    state.buckets[bucket].gain = -np.inf
-    state.heap[state.counts[HEAP]] = bucket
-    state.buckets[bucket].index = state.counts[HEAP]
-    state.counts[HEAP] += 1
-    state.bucket_table[position] = bucket
-    state.counts[TABLE] += 1
-    if 2 * state.counts[TABLE] > len(state.bucket_table):
-        rebuild_buckets(state)
-    return int(bucket)
-
-
-@njit
-def current_key(state: State, bucket: int) -> tuple[float, int, int]:
-    """Return the current key of a bucket's first edge: the gain times VOL / 2, and the nodes of the pair."""
-    owner, edge = state.buckets[bucket].owner, state.buckets[bucket].top
-    total = state.slots[owner].volume + state.edges[edge].key_volume
-    gain = state.edges[edge].weight * math.log2(state.group_volume[state.slots[owner].group] / total)
-    node, other = state.slots[owner].node, state.edges[edge].key_node
-    return gain, min(node, other), max(node, other)
-
-
-@njit
-def insert(state: State, edge: int) -> None:
-    """Insert an edge into its bucket."""
-    owner, slot = state.halves[2 * edge].slot, state.halves[2 * edge + 1].slot
-    if state.slots[slot].volume > state.slots[owner].volume:
-        owner, slot = slot, owner
-    bucket = get_bucket(state, owner, state.edges[edge].weight)
-    state.edges[edge].bucket = bucket
-    state.edges[edge].child = state.edges[edge].sibling = -1
-    state.edges[edge].key_volume, state.edges[edge].key_node = state.slots[slot].volume, state.slots[slot].node
-    state.buckets[bucket].top = meld(state, state.buckets[bucket].top, edge)
-    gain, low, high = current_key(state, bucket)
-    if gain > state.buckets[bucket].gain or (
-        gain == state.buckets[bucket].gain and (low, high) < (state.buckets[bucket].low, state.buckets[bucket].high)
-    ):
-        state.buckets[bucket].gain, state.buckets[bucket].low, state.buckets[bucket].high = gain, low, high
-        sift_up(state, state.buckets[bucket].index)
-
-
-@njit
-def refresh(state: State, bucket: int) -> bool:
-    """Update the first edge of a bucket; return False and close the bucket if no edge is left."""
-    owner = state.buckets[bucket].owner
-    while state.buckets[bucket].top >= 0:
-        edge = state.buckets[bucket].top
-        slot = other_end(state, edge, owner)
-        if state.edges[edge].alive and state.edges[edge].key_node == state.slots[slot].node:
-            return True
-        pop_edge(state, bucket)
-        if state.edges[edge].alive:
-            insert(state, edge)
-    close_bucket(state, bucket)
-    return False
-
-
-@njit
-def pair_position(state: State, slot: int, other: int) -> int:
-    """Return the position of the edge between two slots in the table of pairs, or where it would be."""
-    low, high = min(slot, other), max(slot, other)
-    key = low * len(state.slots) + high
-    mixed = (low * 73856093) ^ (high * 19349663)
-    position = (mixed ^ (mixed >> 17)) & (len(state.pairs) - 1)
-    while state.pairs[position].key >= 0 and state.pairs[position].key != key:
-        position = (position + 1) & (len(state.pairs) - 1)
-    return position
-
-
-@njit
-def set_pair(state: State, slot: int, other: int, edge: int) -> None:
-    """Store the edge between two slots in the table of pairs."""
-    if 2 * state.counts[PAIRS] > len(state.pairs):
-        # Pairs of merged slots are not needed any more: rebuild the table from the current edges.
-        for position in range(len(state.pairs)):
-            state.pairs[position].key = -1
-        state.counts[PAIRS] = 0
-        for old in range(state.counts[EDGES]):
-            if state.edges[old].alive:
-                set_pair_at(
-                    state, pair_position(state, state.halves[2 * old].slot, state.halves[2 * old + 1].slot), old
-                )
-    set_pair_at(state, pair_position(state, slot, other), edge)
-
-
-@njit
-def set_pair_at(state: State, position: int, edge: int) -> None:
-    """Store an edge at a position of the table of pairs."""
-    slot, other = state.halves[2 * edge].slot, state.halves[2 * edge + 1].slot
-    state.counts[PAIRS] += state.pairs[position].key < 0
-    state.pairs[position].key = min(slot, other) * len(state.slots) + max(slot, other)
-    state.pairs[position].edge = edge
-
-
-@njit
-def attach(state: State, half: int, slot: int) -> None:
-    """Add a half-edge to the list of a slot."""
-    state.halves[half].slot = slot
-    state.halves[half].next = state.slots[slot].first_half
-    state.slots[slot].first_half = half
-    state.slots[slot].degree += 1
-
-
-@njit
-def add_edge(state: State, slot: int, other: int, weight: float) -> None:
-    """Create an edge between two slots."""
-    edge = state.counts[EDGES]
-    state.counts[EDGES] += 1
-    state.edges[edge].weight, state.edges[edge].alive, state.edges[edge].bucket = weight, True, -1
-    attach(state, 2 * edge, slot)
-    attach(state, 2 * edge + 1, other)
-    set_pair(state, slot, other, edge)
-    insert(state, edge)
-
-
-@njit
-def move_edge(state: State, half: int, slot: int) -> None:
-    """Move an edge of a merged slot to the remaining slot; parallel edges become one with their summed weight."""
-    edge, other = half // 2, state.halves[half ^ 1].slot
-    position = pair_position(state, slot, other)
-    if state.pairs[position].key < 0:
-        attach(state, half, slot)
-        set_pair(state, slot, other, edge)
-        if state.edges[edge].bucket < 0:
-            insert(state, edge)
-        return
-    twin = state.pairs[position].edge
-    state.edges[edge].alive = state.edges[twin].alive = False
-    add_edge(state, slot, other, state.edges[twin].weight + state.edges[edge].weight)
-
-
-@njit
-def close_buckets_of(state: State, slot: int) -> None:
-    """Close every bucket of a slot."""
-    half = state.slots[slot].first_half
-    while half >= 0:
-        bucket = state.edges[half // 2].bucket
-        if bucket >= 0 and (state.buckets[bucket].owner == slot or state.buckets[bucket].owner < 0):
-            state.edges[half // 2].bucket = -1
-            # For the other edges of a bucket that was just closed, it has no owner.
-            if state.buckets[bucket].owner == slot:
-                close_bucket(state, bucket)
-        half = state.halves[half].next
-
-
-@njit
-def join(state: State, slot: int, small: int) -> None:
-    """Merge a slot with fewer edges into another, which then represents the new parent of the two."""
-    close_buckets_of(state, small)
-    state.slots[slot].volume += state.slots[small].volume
-    state.slots[slot].node = state.counts[NODES]
-    state.counts[NODES] += 1
-    half = state.slots[small].first_half
-    while half >= 0:
-        next = state.halves[half].next
-        if state.edges[half // 2].alive:
-            move_edge(state, half, slot)
-        half = next
-
-
-@njit
-def next_pair(state: State) -> int:
-    """Remove and return the edge whose compression saves most, or -1 if none is left."""
-    while state.counts[HEAP] > 0:
-        bucket = state.heap[0]
-        if not refresh(state, bucket):
-            continue
-        gain, low, high = current_key(state, bucket)
-        if (
-            gain == state.buckets[bucket].gain
-            and low == state.buckets[bucket].low
-            and high == state.buckets[bucket].high
-        ):
-            return pop_edge(state, bucket)
-        state.buckets[bucket].gain, state.buckets[bucket].low, state.buckets[bucket].high = gain, low, high
-        sift_down(state, state.buckets[bucket].index)
-    return -1
-
-
-@njit
-def compress(
-    state: State,
-    sources: Ints,
-    targets: Ints,
-    weights: Floats,
-    children: Ints,
-    parents: Ints,
-    volumes: Floats,
-    cuts: Floats,
-    groups: Ints,
-) -> None:
-    """Compress the best pair while a group has more than two children and an edge; store the new tree nodes."""
-    for edge in range(len(weights)):
-        add_edge(state, sources[edge], targets[edge], weights[edge])
-    edge = next_pair(state)
-    while edge >= 0:
-        slot, small = state.halves[2 * edge].slot, state.halves[2 * edge + 1].slot
-        group = state.slots[slot].group
-        state.edges[edge].alive = False
-        if children[group] > 2:
-            children[group] -= 1
-            if state.slots[slot].degree < state.slots[small].degree:
-                slot, small = small, slot
-            new = state.counts[NODES]
-            parents[state.slots[slot].node] = parents[state.slots[small].node] = new
-            parents[new] = len(state.slots) + group
-            join(state, slot, small)
-            volumes[new], cuts[new], groups[new] = state.slots[slot].volume, state.edges[edge].weight, group
-        edge = next_pair(state)
+def meld(state: State, number: int, other: int) -> int:
+    """Meld two pairing heaps of edges and return the root."""
+    if number < 0 or other < 0:
+        return max(number, other)
+    a, b = state.edges[number], state.edges[other]
+    if a.key_volume > b.key_volume or (a.key_volume == b.key_volume and a.key_node > b.key_node):
+        a, b, number, other = b, a, other, number
+    b.sibling, a.child = a.child, other
+    return number

@@ -41,10 +41,13 @@ def draw_tree(taxonomy: Taxonomy, built: BuiltTree, path: Path) -> None:
     taxonomy_points = taxonomy_layout(taxonomy)
     tree_points, colours = tree_layout(built.tree, taxonomy_points.y), _colours(built)
     sizes = " – ".join(f"{size:,}" for size in built.tree.sizes)
-    _frame(left, taxonomy_points, f"taxonomy: {len(taxonomy):,} labels, depth {len(taxonomy.levels)}")
-    _frame(
-        right, tree_points, f"coding tree ({built.method}): {sizes} nodes, {built.entropy:.4f} of {built.flat:.4f} bits"
-    )
+    title = f"taxonomy: {len(taxonomy):,} labels, depth {len(taxonomy.levels)}"
+    tree_title = f"coding tree ({built.method}): {sizes} nodes, {built.entropy:.4f} of {built.flat:.4f} bits"
+    for axes, layout, text in ((left, taxonomy_points, title), (right, tree_points, tree_title)):
+        axes.set_title(text, loc="left", fontsize=11)
+        axes.set_ylim(layout.y.max() + 1, -1)
+        axes.set_xlim(layout.x.min() - 0.2, layout.x.max() + 1.4)
+        axes.axis("off")
     _draw_lines(left, taxonomy_points, colours)
     _write_names(left, taxonomy, taxonomy_points, colours, _points_to_name(taxonomy_points, len(taxonomy)))
     if len(taxonomy) <= MAX_NAMED:
@@ -64,7 +67,7 @@ def draw_tree(taxonomy: Taxonomy, built: BuiltTree, path: Path) -> None:
 
 @dataclass(frozen=True)
 class Layout:
-    """Points, the elbow lines between them, and the range of rows of each point."""
+    """Points, their parents, and the range of rows of each point."""
 
     x: FloatArray
     y: FloatArray
@@ -73,14 +76,6 @@ class Layout:
     low: FloatArray
     high: FloatArray
 
-    @property
-    def elbows(self) -> FloatArray:
-        """One line of three points per point with a parent: (lines, 3, 2)."""
-        below = np.flatnonzero(self.parents >= 0)
-        top = self.parents[below]
-        corners = [(self.x[top], self.y[top]), (self.x[top], self.y[below]), (self.x[below], self.y[below])]
-        return np.stack([np.stack(corner, axis=1) for corner in corners], axis=1)
-
 
 def taxonomy_layout(taxonomy: Taxonomy) -> Layout:
     """Place one label per row under its first parent, children in order; the column is the depth."""
@@ -88,22 +83,17 @@ def taxonomy_layout(taxonomy: Taxonomy) -> Layout:
     sizes, x, y = np.ones(n), np.zeros(n), np.zeros(n)
     for rows in taxonomy.levels[:0:-1]:
         np.add.at(sizes, first[rows], sizes[rows])
-    before = _offsets(first, sizes)
+    # The summed sizes of the earlier siblings of each label.
+    order = np.argsort(first, kind="stable")
+    ends = np.cumsum(sizes[order])
+    is_first = np.diff(first[order], prepend=-2) != 0
+    starts = (ends - sizes[order])[is_first]
+    before = np.empty(n)
+    before[order] = ends - sizes[order] - starts[np.cumsum(is_first) - 1]
     y[taxonomy.roots] = before[taxonomy.roots]
     for rows in taxonomy.levels[1:]:
         x[rows], y[rows] = x[first[rows]] + 1, y[first[rows]] + 1 + before[rows]
     return Layout(x, y, first, y, y)
-
-
-def _offsets(parents: IntArray, sizes: FloatArray) -> FloatArray:
-    """Return the summed sizes of the earlier siblings of each point."""
-    order = np.argsort(parents, kind="stable")
-    ends = np.cumsum(sizes[order])
-    is_first = np.diff(parents[order], prepend=-2) != 0
-    starts = (ends - sizes[order])[is_first]
-    before = np.empty(len(sizes))
-    before[order] = ends - sizes[order] - starts[np.cumsum(is_first) - 1]
-    return before
 
 
 def tree_layout(tree: CodingTree, rank: FloatArray) -> Layout:
@@ -147,25 +137,22 @@ def _colours(built: BuiltTree) -> FloatArray:
     return chosen
 
 
-def _frame(axes: Any, layout: Layout, title: str) -> None:
-    axes.set_title(title, loc="left", fontsize=11)
-    axes.set_ylim(layout.y.max() + 1, -1)
-    axes.set_xlim(layout.x.min() - 0.2, layout.x.max() + 1.4)
-    axes.axis("off")
-
-
 def _draw_lines(axes: Any, layout: Layout, colours: FloatArray) -> None:
     collections = need("matplotlib.collections", "plot", "drawing a tree")
     n, dense = len(colours), len(colours) > MAX_NAMED
-    elbows, below = layout.elbows, np.flatnonzero(layout.parents >= 0)
+    # One line of three points per point with a parent: (lines, 3, 2)
+    x, y, below = layout.x, layout.y, np.flatnonzero(layout.parents >= 0)
+    top = layout.parents[below]
+    corners = [(x[top], y[top]), (x[top], y[below]), (x[below], y[below])]
+    elbows = np.stack([np.stack(corner, axis=1) for corner in corners], axis=1)
     visible = _visible(n, *elbows[:, 0].T, *elbows[:, 2].T)
     elbows, below = elbows[visible], below[visible]
     tints = colours[below] if dense else GREY
     width = 0.3 if dense else 0.8
     lines = collections.LineCollection(list(elbows), colors=tints, linewidths=width, rasterized=dense)
     axes.add_collection(lines)
-    dots, size = _visible(n, layout.x[:n], layout.y[:n]), 1 if dense else 12
-    axes.scatter(layout.x[dots], layout.y[dots], c=colours[dots], s=size, linewidths=0, zorder=2, rasterized=dense)
+    dots, size = _visible(n, x[:n], y[:n]), 1 if dense else 12
+    axes.scatter(x[dots], y[dots], c=colours[dots], s=size, linewidths=0, zorder=2, rasterized=dense)
 
 
 def _visible(n: int, *places: FloatArray) -> IntArray:

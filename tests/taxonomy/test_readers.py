@@ -269,6 +269,11 @@ HEADER = "id\tparents\tname\n"
             "the objects have the keys 'label', 'broader' .*rename 'label' to 'id', 'broader' to 'parents'",
         ),
         (
+            "t.jsonl",
+            '{"text": "a cat", "labels": ["cat"]}\n',
+            r"the keys 'text', 'labels' \(line 1 of .*\); expected 'id' .*: these are documents, not labels",
+        ),
+        (
             "t.json",
             '[{"name": "A", "children": [{"name": ""}]}]',
             r"name of .* is empty \(at \$\[0\].children\[0\] of",
@@ -278,9 +283,9 @@ HEADER = "id\tparents\tname\n"
             '[{"name": "A", "children": [3]}]',
             r"expected an object, a list or a name, got 3 \(at \$\[0\].children\[0\]",
         ),
-        ("t.json", '[{"name": ["A"]}]', r'expected text as name, got \["A"\] \(at \$\[0\].name of'),
+        ("t.json", '[{"name": ["A"]}]', r'expected text as name, got \["A"\] \(at \$\[0\] of'),
         ("t.json", '{"A": ["B", "B"]}', r"occurs twice \(at \$.A\[1\] of .*\), first \(at \$.A\[0\]"),
-        ("t.json", '[{"id": "a", "parents": "b"}]', r'expected a list of ids, got "b"'),
+        ("t.json", '[{"id": "a", "parents": "b"}]', r'expected a list of ids as parents, got "b"'),
         ("t.json", '[{"id": "a", "parents": []}, 3]', "expected an object with id, name and parents, got 3"),
         ("t.json", '{"format": "hill-taxonomy", "version": 2}', "version 2; this program reads 1"),
         ("t.json", '{"format": "hill-taxonomy", "version": 1}', "expected a list of labels, got null"),

@@ -82,13 +82,12 @@ def test_paths_are_all_paths_from_a_root(seed: int, parents: int) -> None:
             assert all(upper in taxonomy.parents(lower) for upper, lower in pairwise(path))
 
 
-def test_graph_is_undirected_and_the_root_is_optional(animals: Taxonomy) -> None:
+def test_the_graph_is_undirected(animals: Taxonomy) -> None:
     edges = {(0, 1), (0, 2), (1, 3), (2, 3), (1, 4), (2, 5)}
     graph = animals.graph().toarray()
     assert {(i, j) for i, j in zip(*np.nonzero(graph), strict=True) if i < j} == edges
     assert (graph == graph.T).all() and set(graph.ravel()) == {0.0, 1.0}
-    rooted = animals.graph(root=True).toarray()
-    assert rooted.shape == (8, 8) and np.flatnonzero(rooted[7]).tolist() == [0, 6]
+    assert graph.shape == (7, 7) and not graph[6].any()
 
 
 def test_labels_are_found_by_id_name_or_path(animals: Taxonomy) -> None:
@@ -146,6 +145,15 @@ def test_equality_is_by_labels_in_order(animals: Taxonomy) -> None:
     assert animals == Taxonomy(animals) and hash(animals) == hash(Taxonomy(animals))
     assert animals != Taxonomy(list(animals)[::-1]) and animals != "animals"
     assert repr(animals) == "Taxonomy(DAG of 7 labels, 6 edges, depth 3)"
+
+
+def test_the_document_restores_an_equal_taxonomy(animals: Taxonomy) -> None:
+    assert Taxonomy.from_dict(animals.to_dict()) == animals
+    with pytest.raises(TaxonomyError, match=r"'t\.json' is not a taxonomy that hill wrote"):
+        Taxonomy.from_dict([], "t.json")
+    cyclic = {"format": "hill-taxonomy", "version": 1, "labels": [{"id": "a", "parents": ["a"]}]}
+    with pytest.raises(TaxonomyError, match=r"label 'a' is its own parent \(at labels\[0\] of t.json\)"):
+        Taxonomy.from_dict(cyclic, "t.json")
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from hill.errors import ConfigError, HillError
 from hill.io import LOCK
 from hill.models.large_label import SampledLoss
 from hill.models.layers import RowNorm, all_gather, is_distributed
-from hill.taxonomy.readers import taxonomy_document
 from hill.train.distributed import DistributedContext, current_context, init_distributed
 from tests.conftest import ROOT, animals_taxonomy
 from tests.train.ranks import (
@@ -256,7 +255,7 @@ def test_a_killed_rank_ends_the_job_and_the_last_checkpoint_resumes(still_encode
     for name, documents in toy_data().items():
         lines = [{"text": text, "labels": ["p"]} for text in documents.texts]
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (tmp_path / "taxonomy.json").write_text(json.dumps(taxonomy_document(animals_taxonomy())))
+    (tmp_path / "taxonomy.json").write_text(json.dumps(animals_taxonomy().to_dict()))
     out, sets = tmp_path / "out", {f"train.{key}": value for key, value in (TRAIN | ALWAYS | {"epochs": 20}).items()}
     command = [
         "train",
@@ -296,7 +295,7 @@ def test_a_folder_locked_by_the_main_rank_is_no_error_on_other_ranks(
     still_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
-    (tmp_path / "taxonomy.json").write_text(json.dumps(taxonomy_document(animals_taxonomy())))
+    (tmp_path / "taxonomy.json").write_text(json.dumps(animals_taxonomy().to_dict()))
     out.mkdir()
     with (out / LOCK).open("w") as lock:
 

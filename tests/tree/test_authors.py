@@ -154,6 +154,6 @@ def test_wos_inner_clusters_are_each_area_and_its_first_leaves():
     graph = label_graph(WOS)
     tree = build_authors(graph, 3)
     for area in range(7):
-        inner = tree.subset(1, int(tree.membership(1)[area])).tolist()
+        inner = tree.subset(1, int(tree.levels[1][area])).tolist()
         leaves = graph.indices[graph.indptr[area] : graph.indptr[area + 1]].tolist()
         assert len(inner) > 1 and inner == [area, *leaves[: len(inner) - 1]]

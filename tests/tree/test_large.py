@@ -17,7 +17,7 @@ from hill.taxonomy import Label, Taxonomy
 from hill.tree import CodingTree, Graph, build_authors, build_tree
 from hill.tree import plot as drawing
 from hill.tree._loops import Siblings, leaf_siblings
-from hill.tree.authors import merge_pairs, sibling_degrees
+from hill.tree.authors import merge_pairs
 from hill.tree.plot import taxonomy_layout
 from tests.conftest import random_taxonomy
 from tests.tree.test_coding_tree import SEEDS, graph_of
@@ -101,7 +101,7 @@ def test_merges_are_those_of_the_reference(kind: Callable[[int], Graph], large: 
     siblings = leaf_siblings(graph, tree)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hill.tree.authors.LARGE", large)
-        parents, *_ = merge_pairs(siblings, sibling_degrees(siblings), 1.0)
+        parents, *_ = merge_pairs(siblings)
     assert parents.tolist() == slow_merges(siblings)
 
 

@@ -207,7 +207,7 @@ def test_a_hub_does_not_take_quadratic_time():
     start = time.process_time()
     tree = build_paper(graph, 2)
     assert time.process_time() - start < 10, "a heap that rescans the hub takes minutes"
-    with_hub = tree.subset(1, int(tree.membership(1)[0]))
+    with_hub = tree.subset(1, int(tree.levels[1][0]))
     assert tree.sizes[1] == 1 + (n + 1 - len(with_hub))
 
 

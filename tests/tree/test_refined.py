@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from hill.errors import ConfigError
 from hill.tree import CodingTree, Graph, build_authors, build_paper, build_refined, structural_entropy
 from hill.tree._loops import COMPILED
-from hill.tree._refined_loops import Level, choose_nodes
-from hill.tree.refined import cost, cut, leaf_level, move, move_level, split
+from hill.tree.refined import Level, choose_nodes, contract, cost, cut, leaf_level, move, move_level, split
 from tests.conftest import ROOT
 from tests.tree.test_coding_tree import BRIDGE, NYT, RCV1, SEEDS, WOS, graph_of, label_graph, random_graph, random_tree
 
@@ -211,7 +210,7 @@ def test_moves_return_the_change_of_the_cost(seed, other, dissolve):
         level, parents = level_of(graph), list(tree.parents)
         inner = np.zeros(len(graph))
         if dissolve:
-            below, level = parents[0], level.contracted(parents[0], tree.sizes[1])
+            below, level = parents[0], contract(level, parents[0], tree.sizes[1])
             parents, inner = [np.arange(tree.sizes[1]), *parents[1:]], level.inner
         after, change = move_level(level, inner, parents, 1e-9)
         if dissolve:
