@@ -27,7 +27,7 @@ from hill.encoders import Transformer
 from hill.errors import ConfigError, HillError, need
 from hill.export.runtime import GRAPH, ONNX_FORMAT, ONNX_VERSION, check_place, start_session, write_export
 from hill.models import HTCModel
-from hill.models.saved import SavedModel
+from hill.models.inference import SavedModel
 from hill.predictor import Predictor
 from hill.settings import to_dict
 from hill.taxonomy.readers import taxonomy_document

@@ -2,13 +2,11 @@
 
 from dataclasses import dataclass
 
-from hill.errors import ConfigError
 from hill.settings import check_at_least, check_one_of, within
 
 PRECISIONS = ("auto", "bf16", "fp32")
 SCHEDULES = ("constant", "linear")
 HEAD_STARTS = ("auto", "on", "off")
-STAGES = ("one", "two")
 METRICS = ("micro_f1", "macro_f1", "hierarchical_f1", "subset_accuracy")
 HEAD_START_EPOCHS = 3
 """`head_start=auto` is on for trainings up to this long: of 6 epochs of HILL, the first 3 were better with it."""
@@ -60,10 +58,6 @@ class TrainConfig:
     """Epochs of the head start."""
     head_lr: float = 3e-3
     """Learning rate of the head start."""
-    stages: str = "one"
-    """one: all losses at once; two, with hill: first only the contrastive loss, then only the classification loss."""
-    contrast_epochs: int = 2
-    """With two stages, the number of epochs of the first; the best epoch is chosen from the others."""
     plain: bool = False
     """The slow and simple loop: fp32, padded batches, no CUDA graphs."""
     recompute: bool = False
@@ -79,10 +73,9 @@ class TrainConfig:
             ("schedule", SCHEDULES),
             ("metric", METRICS),
             ("head_start", HEAD_STARTS),
-            ("stages", STAGES),
         ):
             check_one_of(getattr(self, name), values, f"train.{name}")
-        for name in ("epochs", "batch_size", "accumulate", "patience", "contrast_epochs"):
+        for name in ("epochs", "batch_size", "accumulate", "patience"):
             check_at_least(getattr(self, name), 1, f"train.{name}")
         for name in (
             *("encoder_lr", "lr", "classifier_lr", "head_lr", "warmup", "clip", "weight_decay"),
@@ -90,16 +83,6 @@ class TrainConfig:
         ):
             check_at_least(getattr(self, name), 0, f"train.{name}")
         within(self.seed, 0, LARGEST_SEED, "train.seed")
-        if self.stages == "two" and self.contrast_epochs >= self.epochs:
-            raise ConfigError(
-                f"train.contrast_epochs is {self.contrast_epochs}, which leaves none of train.epochs={self.epochs} "
-                "to the second stage; lower it, or set train.stages=one"
-            )
-        if self.stages == "two" and self.head_start == "on":
-            raise ConfigError(
-                "train.head_start is 'on', but train.stages is 'two', which trains the contrastive loss first; "
-                "use auto or off"
-            )
 
     @property
     def inference_precision(self) -> str:
@@ -107,13 +90,8 @@ class TrainConfig:
         return "fp32" if self.plain else self.precision
 
     @property
-    def first_epochs(self) -> int:
-        """The number of epochs of the first of two stages; 0 with one stage."""
-        return self.contrast_epochs if self.stages == "two" else 0
-
-    @property
     def has_head_start(self) -> bool:
         """Whether training begins with a head start."""
-        if not self.head_epochs or self.stages == "two" or self.warm_start:
+        if not self.head_epochs or self.warm_start:
             return False
         return self.head_start == "on" or (self.head_start == "auto" and self.epochs <= HEAD_START_EPOCHS)

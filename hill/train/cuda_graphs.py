@@ -24,15 +24,6 @@ class GraphedSteps(PackedSteps):
         self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._documents = torch.zeros(session.config.batch_size, dtype=torch.int64, device=session.device)
 
-    def set_stage(self, stage: str) -> None:
-        """Train this stage from here on; a new stage has other losses and gradients, so it needs new graphs."""
-        if stage != self.session.model.stage:
-            torch.cuda.synchronize()  # the last replay may still run
-            self._graphs.clear()
-            self._seen.clear()
-            self._pool = torch.cuda.graph_pool_handle()
-        super().set_stage(stage)
-
     def step(self, group: list[IntArray]) -> StepResult:
         """Take one step on this batch."""
         (documents,) = group

@@ -20,7 +20,7 @@ from hill.errors import ConfigError, HillError, need
 from hill.io import lock_folder
 from hill.models import HTCModel
 from hill.models.inference import Inference
-from hill.models.layers import BatchShares, all_gather, shared_batch
+from hill.models.layers import BatchShards, all_gather, sharded_batch
 from hill.types import IntArray, Output
 
 Value = TypeVar("Value")
@@ -65,18 +65,18 @@ class DistributedContext:
 
     def global_batch(self, documents: IntArray) -> AbstractContextManager[None]:
         """A context in which losses and BatchNorm are computed over the batch of all ranks."""
-        return shared_batch(self._batch_shares(documents))
+        return sharded_batch(self._batch_shares(documents))
 
     def gather(self, rows: Tensor, documents: IntArray) -> Tensor:
         """The rows of all documents of a batch, given the rows of this rank's shard."""
         with self.global_batch(documents):
             return all_gather(rows)
 
-    def _batch_shares(self, documents: IntArray) -> BatchShares | None:
+    def _batch_shares(self, documents: IntArray) -> BatchShards | None:
         """How ranks split a batch; None if every rank reads all of it, so that all gradients are equal."""
         if self.world_size == 1 or len(documents) < self.world_size:
             return None
-        return BatchShares([len(shard) for shard in np.array_split(documents, self.world_size)], self.rank)
+        return BatchShards([len(shard) for shard in np.array_split(documents, self.world_size)], self.rank)
 
     # Gradients
 

@@ -64,7 +64,7 @@ def fit_head(session: Session, model: VectorModel, vectors: Tensor, data: Split)
         documents = order[step % per_epoch * HEAD_BATCH :][:HEAD_BATCH]
         for group in optimiser.param_groups:
             group["lr"] = config.head_lr * (1 - step / steps)
-        labels = batch_labels(data.labels, documents.numpy(), model.listed).to(session.device)
+        labels = batch_labels(data.labels, documents.numpy(), model.uses_label_lists).to(session.device)
         loss = model.classify(dropout(vectors[documents.to(session.device)]), labels).loss
         assert loss is not None
         loss.backward()  # type: ignore[no-untyped-call]

@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from hill.data.batches import DeviceDocuments, collate, move, to_device, training_order
 from hill.data.tokens import Tokens
 from hill.encoders import Transformer
-from hill.errors import ConfigError, HillError
+from hill.errors import HillError
 from hill.models import HTCModel
 from hill.models.inference import Inference
 from hill.train.config import TrainConfig
@@ -120,11 +120,6 @@ class Session:
     context: DistributedContext = field(default_factory=current_context)
 
     def __post_init__(self) -> None:
-        if self.config.stages == "two" and not self.model.stages:
-            raise ConfigError(
-                "train.stages is 'two', but this model has no contrastive loss that could be trained first; "
-                "set train.stages=one, or use model hill with model.contrast above 0"
-            )
         self.device = self.context.device or self.device
         kind = Inference if self.context.world_size == 1 else DistributedInference
         self.inference = kind(self.model, self.device, self.config.inference_precision)
@@ -161,10 +156,6 @@ class StepRunner:
         self.data = data
         self.model = session.context.wrap_model(session.model, self.has_unused_weights)
 
-    def set_stage(self, stage: str) -> None:
-        """Train this stage of the model from here on."""
-        self.session.model.stage = stage
-
     def order(self, epoch: int) -> list[IntArray]:
         """The documents of each batch of an epoch."""
         config = self.session.config
@@ -182,9 +173,7 @@ class StepRunner:
         return StepResult(loss, parts, self.update(loss, buffers))
 
     def has_unused_weights(self) -> bool:
-        """Whether some weights get no gradient in some stage, found by a trial with a copy of the model."""
-        if self.session.config.first_epochs:
-            return True
+        """Whether some weights get no gradient, found by a trial with a copy of the model."""
         model = deepcopy(self.session.model).train()
         device = self.session.device
         with torch.random.fork_rng([device] if device.type == "cuda" else []), self.session.inference.autocast():
@@ -196,7 +185,7 @@ class StepRunner:
         """These documents on the device."""
         model, data = self.session.model, self.data
         return to_device(
-            collate(data.tokens, data.labels, documents, model.text.pad, model.listed), self.session.device
+            collate(data.tokens, data.labels, documents, model.text.pad, model.uses_label_lists), self.session.device
         )
 
     def backward(self, batch: Batch | Packed, n_batches: int) -> Output:
@@ -243,7 +232,9 @@ class PackedSteps(StepRunner):
 
     def __init__(self, session: Session, data: Split) -> None:
         model = session.model
-        self.resident = DeviceDocuments(data.tokens, data.labels, model.text.pad, session.device, model.listed)
+        self.resident = DeviceDocuments(
+            data.tokens, data.labels, model.text.pad, session.device, model.uses_label_lists
+        )
         super().__init__(session, data)
 
     def batch(self, documents: IntArray) -> Packed:

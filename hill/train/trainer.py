@@ -92,18 +92,13 @@ TrainingEvent = StageProgress | Resumed | Step | Epoch
 def train(session: Session, data: Split, dev: Split | None, taxonomy: Taxonomy) -> Iterator[Step | Epoch]:
     """Train from the current progress to the last epoch, or until dev has not improved for `patience` epochs."""
     config, progress, model = session.config, session.progress, session.model
-    if model.closed:
+    if model.has_solver:
         progress.epoch = 1
         yield _finish_epoch(session, dev, taxonomy)
         return
     steps = make_steps(session, data)
     total = config.epochs * math.ceil(math.ceil(len(data) / config.batch_size) / config.accumulate)
-    while (
-        progress.epoch < config.epochs
-        and progress.epoch - max(progress.best_epoch, config.first_epochs) < config.patience
-    ):
-        stage = model.stages[progress.epoch >= config.first_epochs] if config.first_epochs else ""
-        steps.set_stage(stage)
+    while progress.epoch < config.epochs and progress.epoch - progress.best_epoch < config.patience:
         model.train()
         order = steps.order(progress.epoch)
         for start in range(progress.position, len(order), config.accumulate):
@@ -147,7 +142,7 @@ def _finish_epoch(session: Session, dev: Split | None, taxonomy: Taxonomy) -> Ep
     value = metrics.get(config.metric, float(progress.epoch))
     if not math.isfinite(value):
         raise HillError(f"dev {config.metric} is {value} after epoch {progress.epoch}; lower the learning rates")
-    improved = value > progress.best and progress.epoch > config.first_epochs
+    improved = value > progress.best
     if improved:
         progress.best, progress.best_epoch = value, progress.epoch
     progress.history.append({"epoch": progress.epoch, **{k: v for k, v in metrics.items() if k != "levels"}})
@@ -169,7 +164,7 @@ def choose_labels(model: HTCModel, scores: Matrix) -> Matrix:
     With a conditional softmax, the best path from the root down and all labels with a score above 0.25: the labels of a
     document with several paths share the probability. Decoding is tuned after training.
     """
-    if model.siblings is None and model.config.loss != "softmax":
+    if model.conditional_softmax is None and model.config.loss != "softmax":
         return scores > 0.5
     if not isinstance(scores, csr_array):
         return _choose_labels(model, scores)
@@ -178,9 +173,9 @@ def choose_labels(model: HTCModel, scores: Matrix) -> Matrix:
 
 
 def _choose_labels(model: HTCModel, scores: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    if model.siblings is not None:
-        device = model.siblings.child.device
-        return model.siblings.choose(torch.from_numpy(scores).to(device)).cpu().numpy()
+    if model.conditional_softmax is not None:
+        device = model.conditional_softmax.child.device
+        return model.conditional_softmax.choose(torch.from_numpy(scores).to(device)).cpu().numpy()
     chosen = np.zeros(scores.shape, dtype=bool)
     for rows in (level.cpu().numpy() for level in model.levels):
         np.put_along_axis(chosen, rows[scores[:, rows].argmax(axis=1)][:, None], True, axis=1)
@@ -241,10 +236,10 @@ def run(
 def _fit_before_steps(session: Session, data: Split) -> Iterator[StageProgress]:
     """Fit a model that has no steps, or give the model a head start."""
     model, config = session.model, session.config
-    if model.closed:
+    if model.has_solver:
         for done, total in model.fit(data.tokens, data.labels, config.seed):
             yield StageProgress("fitting", done, total)
-    elif isinstance(model, VectorModel) and model.by_vector and model.text.pretrained:
+    elif isinstance(model, VectorModel) and model.vector_only and model.text.pretrained:
         for done, total in head_start(session, model, data) if config.has_head_start else ():
             yield StageProgress("head start", done, total)
     elif config.head_start == "on":

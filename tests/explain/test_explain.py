@@ -20,7 +20,7 @@ from hill.errors import ConfigError, DataError, TaxonomyError
 from hill.explain import Explanation, explain
 from hill.explain import attribution as attribution_module
 from hill.explain.attribution import embedding_path, eval_mode, integrated_gradients, tokenize_words
-from hill.models.saved import SavedModel
+from hill.models.inference import SavedModel
 from hill.predictor import Predictor
 from hill.types import Batch
 from tests.conftest import animals_taxonomy, toy_documents
@@ -32,7 +32,6 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "flat": ("flat", {}),
     "flat-conditional": ("flat", {"loss": "conditional-softmax", "pooling": "cls"}),
     "hill": ("hill", {}),
-    "hill-residual": ("hill", {"classifier": "residual"}),
     "hill-tree": ("hill", {"classifier": "tree", "norm": "layer"}),
     "hill-text": ("hill", {"classifier": "text"}),
     "hill-units-names": ("hill", {"leaf_units": 2, "name_weight": 5.0}),

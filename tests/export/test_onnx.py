@@ -120,7 +120,7 @@ def test_graph_and_model_give_the_same_scores(fitted: HillClassifier, folder: Pa
 @pytest.mark.parametrize(
     ("model", "settings"),
     [
-        ("hill", {"loss": "softmax", "label_rank": 2, "readout": "max", "norm": "layer", "height": 2}),
+        ("hill", {"loss": "softmax", "readout": "max", "height": 2}),
         ("hill", {"leaf_units": 2, "name_weight": 5.0, "readout_dropout": 0.0}),
         ("flat", {"loss": "conditional-softmax", "pooling": "cls"}),
     ],

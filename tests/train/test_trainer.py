@@ -18,7 +18,7 @@ from hill.data.batches import padded_length, reading_order, training_order
 from hill.data.documents import label_documents
 from hill.errors import CheckpointError, DataError
 from hill.io import TRAINING, mark_training, save_folder
-from hill.models.saved import read_tensors
+from hill.models.inference import read_tensors
 from hill.taxonomy import Taxonomy
 from hill.train import Epoch, Step, TrainConfig
 from hill.train.optim import make_optimiser, set_rates
