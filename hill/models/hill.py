@@ -28,6 +28,7 @@ from hill.models.layers import (
     initialise,
     is_label_list,
     nt_xent,
+    to_indicator,
 )
 from hill.settings import check_at_least, check_one_of, within
 from hill.taxonomy import Taxonomy
@@ -352,7 +353,15 @@ class GraphEncoder(StructureEncoder):
         edges = torch.stack([torch.cat([child, parent, loops]), torch.cat([parent, child, loops])])
         self.register_buffer("edges", edges, persistent=False)
         count = CONVOLUTIONS[kind]
-        self.convolutions = nn.ModuleList(_convolution(kind, hidden) for _ in range(count))
+        library = need("torch_geometric.nn", "gnn", f"structure={kind}")
+        self.convolutions = nn.ModuleList()
+        for _ in range(count):
+            if kind == "gin":
+                net = nn.Sequential(nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, hidden))
+                self.convolutions.append(library.GINConv(net))
+            else:
+                convolution = {"gcn": library.GCNConv, "gat": library.GATConv}[kind]
+                self.convolutions.append(convolution(hidden, hidden, add_self_loops=False))
         self.norms = nn.ModuleList(DistributedBatchNorm(hidden) for _ in range(count))
         self.align = nn.Sequential(nn.Dropout(config.readout_dropout), nn.Linear(count * hidden, width))
         initialise(self)
@@ -369,52 +378,7 @@ class GraphEncoder(StructureEncoder):
             yield rows.view(received.shape)
 
 
-def _convolution(kind: str, width: int) -> nn.Module:
-    library = need("torch_geometric.nn", "gnn", f"structure={kind}")
-    if kind == "gin":
-        net = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
-        gin: nn.Module = library.GINConv(net)
-        return gin
-    convolution: nn.Module = {"gcn": library.GCNConv, "gat": library.GATConv}[kind](width, width, add_self_loops=False)
-    return convolution
-
-
 # The model
-
-
-class NegativePairs(nn.Module):
-    """Which documents of a batch are negatives of each other: those that share no most specific label."""
-
-    child: Tensor
-    parent: Tensor
-    edge_keys: Tensor
-
-    def __init__(self, child: Tensor, parent: Tensor, labels: int) -> None:
-        super().__init__()
-        self.labels = labels
-        buffers = {"child": child, "parent": parent, "edge_keys": self._key(parent, child).sort().values}
-        for name, buffer in buffers.items():
-            self.register_buffer(name, buffer, persistent=False)
-
-    def _key(self, parent: Tensor, child: Tensor) -> Tensor:
-        """One number per pair of labels."""
-        return parent * (self.labels + 1) + child
-
-    def forward(self, labels: Tensor) -> Tensor:
-        """Targets (B, L) or label lists (B, M) to a boolean matrix (B, B), over the documents of all processes."""
-        labels = all_gather(labels)
-        if not is_label_list(labels):
-            present = labels.float()
-            children = torch.zeros_like(present).index_add(1, self.parent, present[:, self.child])  # (B, L)
-            specific = present * (children == 0)
-            with torch.autocast(labels.device.type, enabled=False):  # bf16 counts only to 256
-                return specific @ specific.T == 0
-        if len(self.edge_keys):
-            pairs = self._key(labels[:, :, None], labels[:, None, :])  # (B, M, M)
-            place = torch.searchsorted(self.edge_keys, pairs).clamp(max=len(self.edge_keys) - 1)
-            labels = labels.masked_fill((self.edge_keys[place] == pairs).any(dim=2), self.labels)
-        same = (labels[:, None, :, None] == labels[None, :, None, :]) & (labels < self.labels)[:, None, :, None]
-        return ~same.flatten(2).any(dim=2)  # same is (B, B, M, M)
 
 
 class HILL(LargeLabelModel):
@@ -425,7 +389,8 @@ class HILL(LargeLabelModel):
     tree: CodingTree
     """The coding tree, if the structure is one."""
     structure: StructureEncoder
-    negative_pairs: NegativePairs | None
+    child: Tensor
+    parent: Tensor
     head_leaves: nn.Linear | None
     """The part of the classifier that reads the label units."""
     names: LabelNames | None
@@ -433,13 +398,13 @@ class HILL(LargeLabelModel):
     def __init__(self, text: TextEncoder, taxonomy: Taxonomy, config: HILLConfig, assets: Mapping[str, Any]) -> None:
         super().__init__(text, taxonomy, config, assets)
         width, labels = text.width, len(taxonomy)
-        child, parent = (torch.from_numpy(ends.copy()) for ends in taxonomy.edge_array.T)
-        self.negative_pairs = NegativePairs(child, parent, labels) if config.negatives == "others" else None
+        for name, ends in zip(("child", "parent"), taxonomy.edge_array.T, strict=True):
+            self.register_buffer(name, torch.from_numpy(ends.copy()), persistent=False)
         if config.structure == "tree":
             self.tree = CodingTree(assets[TREE_FILE]["parents"])
             self.structure = TreeEncoder([torch.from_numpy(level.copy()) for level in self.tree.parents], width, config)
         else:
-            self.structure = GraphEncoder(child, parent, labels, width, config)
+            self.structure = GraphEncoder(self.child, self.parent, labels, width, config)
         self.head = nn.Linear(2 * width if config.classifier == "concat" else width, labels)
         # W2 ReLU(W1 h + b1) + b2 for each view; the paper has no b2, the released code has it
         self.text_view, self.tree_view = (
@@ -500,8 +465,7 @@ class HILL(LargeLabelModel):
 
     def classify(self, text: Tensor, labels: Tensor | None = None) -> Output:
         """h_D (B, D) to logits (B, L); with labels, also the loss L_C + λ L_clr."""
-        tree, units = self.encode(text)
-        features = self._classifier_input(text, tree)
+        features, tree, units = self.encode(text)
         logits = self.head_logits(features, labels)
         if self.head_leaves is not None and units is not None:
             logits = logits + self.head_leaves(units.flatten(1))
@@ -514,19 +478,17 @@ class HILL(LargeLabelModel):
             parts["contrast"] = self.contrast_weight * self.contrast(text, tree, labels)
         return total(logits, parts)
 
-    def encode(self, text: Tensor) -> tuple[Tensor, Tensor | None]:
-        """h_D (B, D) to h_T (B, D), and the label units (B, L, U) if the model has them."""
+    def encode(self, text: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """h_D (B, D) to the input of the classifier, h_T (B, D), and the label units (B, L, U) if there are any."""
         units = None if self.structure.units is None else self.structure.units(text)
-        return self.structure(text, units), units
+        tree = self.structure(text, units)
+        if self.config.classifier == "concat":
+            return torch.cat([text, tree.to(text.dtype)], dim=1), tree, units
+        return text if self.config.classifier == "text" else tree, tree, units
 
     def features(self, text: Tensor) -> Tensor:
         """h_D (B, D) to the input of the classifier."""
-        return self._classifier_input(text, self.encode(text)[0])
-
-    def _classifier_input(self, text: Tensor, tree: Tensor) -> Tensor:
-        if self.config.classifier == "concat":
-            return torch.cat([text, tree.to(text.dtype)], dim=1)
-        return text if self.config.classifier == "text" else tree
+        return self.encode(text)[0]
 
     @property
     def contrast_weight(self) -> float:
@@ -537,8 +499,19 @@ class HILL(LargeLabelModel):
 
     def contrast(self, text: Tensor, tree: Tensor, labels: Tensor) -> Tensor:
         """L_clr: the text and tree vectors of a document are partners, those of other documents are negatives."""
-        negatives = None if self.negative_pairs is None else self.negative_pairs(labels)
+        negatives = None if self.config.negatives == "all" else self.negative_pairs(labels)
         return nt_xent(self.text_view(text), self.tree_view(tree), self.config.temperature, negatives)
+
+    def negative_pairs(self, labels: Tensor) -> Tensor:
+        """Whether two documents share no most specific label: (B, B), over the documents of all processes.
+
+        Labels are targets (B, L) or label lists (B, M).
+        """
+        labels = all_gather(labels)
+        present = to_indicator(labels, self.head.out_features) if is_label_list(labels) else labels.float()
+        children = torch.zeros_like(present).index_add(1, self.parent, present[:, self.child])  # (B, L)
+        specific = present * (children == 0)
+        return specific @ specific.T == 0
 
     def top_k(self, batch: Batch | Packed, k: int) -> tuple[Tensor, Tensor]:
         """The k highest scores of each document and their labels: (B, k) each, the highest first."""
@@ -554,7 +527,7 @@ class HILL(LargeLabelModel):
     def branch_logits(self, batch: Batch, labels: Tensor) -> dict[str, Tensor]:
         """Split the logits of a batch of one document into what text, structure, names and bias add: (K) each."""
         text = self.text.read(batch)  # (1, D)
-        tree, units = self.encode(text)
+        _, tree, units = self.encode(text)
         weight, zero = self.head.weight[labels], torch.zeros_like(self.head.bias[labels])
         text_weight, tree_weight = weight[:, : text.shape[1]], weight[:, -text.shape[1] :]  # equal unless concat
         parts = {

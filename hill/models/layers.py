@@ -423,22 +423,18 @@ class EdgeLSTM(nn.Module):
         cells = states
         for number in range(self.generations):
             rows = self.get_buffer(f"rows{number}")
-            state, cell = self._step(number, gates[:, rows], states, cells)
-            states, cells = states.index_copy(1, rows, state), cells.index_copy(1, rows, cell)
+            edges, place = self.get_buffer(f"edges{number}"), self.get_buffer(f"place{number}")
+            source, weight, own = self.source[edges], self.weight[edges, None], gates[:, rows]
+            received = states[:, source] * weight  # (B, edges of the generation, memory)
+            zeros = own.new_zeros(*own.shape[:2], self.memory)
+            keys = own[..., : 3 * self.memory] + self.hear(zeros.index_add(1, place, received))
+            input_gate, output_gate, content = keys.chunk(3, dim=2)
+            forget_gate = (own[:, place, 3 * self.memory :] + self.forget(received)).sigmoid()
+            remembered = zeros.index_add(1, place, forget_gate * cells[:, source] * weight)
+            cell = input_gate.sigmoid() * content.tanh() + remembered
+            states = states.index_copy(1, rows, output_gate.sigmoid() * cell.tanh())
+            cells = cells.index_copy(1, rows, cell)
         return states
-
-    def _step(self, number: int, gates: Tensor, states: Tensor, cells: Tensor) -> tuple[Tensor, Tensor]:
-        """States and cells of the nodes of one generation: (B, nodes of the generation, memory) each."""
-        edges, place = self.get_buffer(f"edges{number}"), self.get_buffer(f"place{number}")
-        source, weight = self.source[edges], self.weight[edges, None]
-        received = states[:, source] * weight  # (B, edges of the generation, memory)
-        zeros = gates.new_zeros(*gates.shape[:2], self.memory)
-        keys = gates[..., : 3 * self.memory] + self.hear(zeros.index_add(1, place, received))
-        input_gate, output_gate, content = keys.chunk(3, dim=2)
-        forget_gate = (gates[:, place, 3 * self.memory :] + self.forget(received)).sigmoid()
-        remembered = zeros.index_add(1, place, forget_gate * cells[:, source] * weight)
-        cell = input_gate.sigmoid() * content.tanh() + remembered
-        return output_gate.sigmoid() * cell.tanh(), cell
 
 
 def attend(labels: Tensor, states: Tensor, mask: Tensor) -> Tensor:

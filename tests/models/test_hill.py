@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hill.classifier import HillClassifier
 from hill.data.documents import label_documents
 from hill.errors import ConfigError
-from hill.models.hill import TOKENS_FILE, TREE_FILE, HILLConfig, NegativePairs
+from hill.models.hill import TOKENS_FILE, TREE_FILE, HILLConfig
 from hill.models.layers import nt_xent, to_label_lists
 from hill.taxonomy import Label, Taxonomy
 from hill.tree import build_tree
@@ -135,24 +135,12 @@ def test_documents_that_share_a_most_specific_label_are_no_negatives_if_asked(
 @given(st.lists(st.sets(st.integers(0, 39), max_size=6), min_size=1, max_size=7), st.integers(0, 5))
 def test_negative_pairs_share_no_most_specific_label(sets: list[set[int]], seed: int) -> None:
     taxonomy = random_taxonomy(seed, 40, 3, 3)
-    child, parent = torch.from_numpy(taxonomy.edge_array.copy()).T
+    model = blank_model("hill", taxonomy, 8, {"height": 1})
     targets = torch.tensor([[label in labels for label in range(40)] for labels in sets])
     specific = [{row for row in labels if not labels & {*taxonomy.children(row).tolist()}} for labels in sets]
-    pairs = NegativePairs(child, parent, 40)
     expected = torch.tensor([[one.isdisjoint(other) for other in specific] for one in specific])
-    assert torch.equal(pairs(targets), expected) and torch.equal(pairs(to_label_lists(targets)), expected)
-    expected = torch.tensor([[one.isdisjoint(other) for other in sets] for one in sets])
-    without_edges = NegativePairs(child[:0], parent[:0], 40)
-    assert torch.equal(without_edges(targets), expected)
-    assert torch.equal(without_edges(to_label_lists(targets)), expected)
-
-
-def test_shared_labels_are_counted_exactly_in_mixed_precision() -> None:
-    pairs = NegativePairs(torch.arange(1, 600), torch.zeros(599, dtype=torch.long), 600)
-    labels = torch.zeros(2, 600)
-    labels[0, :300] = labels[1, 299:] = 1
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert not pairs(labels).any()
+    for labels in (targets, to_label_lists(targets)):
+        assert torch.equal(model.negative_pairs(labels), expected)
 
 
 def test_names_start_as_the_encoder_reads_them_and_add_their_cosine(tiny_encoder: Path) -> None:
