@@ -21,6 +21,7 @@ from hill import models
 from hill.classifier import HillClassifier
 from hill.errors import CheckpointError
 from hill.io import CHECKSUMS
+from hill.models.inference import upgrade_settings
 from tests.conftest import ROOT, animals_taxonomy, toy_documents
 from tests.fixtures.make import MODELS, make_encoder, unpack
 from tests.leaks import measure
@@ -120,6 +121,14 @@ def test_a_removed_setting_that_was_used_is_named(tmp_path: Path, name: str, unu
         CheckpointError, match=f"made with model.{name} = {used!r}, which no longer exists; train it ag"
     ):
         HillClassifier.load(tmp_path / "model")
+
+
+def test_removed_settings_matter_to_the_model_that_had_them_and_to_a_training_that_resumes() -> None:
+    saved: Any = {"model": {"layers": 2, "heads": 4}, "train": {"stages": "two", "epochs": 3}}
+    upgraded = upgrade_settings("hgclr", saved, Path("x"))
+    assert upgraded == {"model": {"layers": 2, "heads": 4}, "train": {"epochs": 3}}
+    with pytest.raises(CheckpointError, match=r"'x' was made with train.stages = 'two', which no longer exists"):
+        upgrade_settings("hgclr", saved, Path("x"), resume=True)
 
 
 @pytest.fixture(scope="module")

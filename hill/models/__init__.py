@@ -10,7 +10,6 @@ from hill.models.hitin import HiTIN
 from hill.models.htcinfomax import HTCInfoMax
 from hill.models.linear import Linear
 
-__all__ = ["HGCLR", "HILL", "MODELS", "HTCModel", "HiAGM", "Linear", "ModelConfig", "VectorModel"]
 MODELS: dict[str, type[HTCModel]] = {
     "flat": Flat,
     "hgclr": HGCLR,
@@ -22,3 +21,19 @@ MODELS: dict[str, type[HTCModel]] = {
     "linear": Linear,
     "textrcnn": TextRCNN,
 }
+
+__all__ = [
+    "HGCLR",
+    "HILL",
+    "MODELS",
+    "Flat",
+    "HTCInfoMax",
+    "HTCModel",
+    "HiAGM",
+    "HiMatch",
+    "HiTIN",
+    "Linear",
+    "ModelConfig",
+    "TextRCNN",
+    "VectorModel",
+]

@@ -114,6 +114,8 @@ class HTCModel(nn.Module):
     Config: ClassVar[type[ModelConfig]] = ModelConfig
     has_solver: ClassVar[bool] = False
     """Whether `fit` trains the model, instead of gradient steps."""
+    uses_label_lists: bool = False
+    """Whether training batches have label lists (B, M), padded with L, instead of targets (B, L)."""
     text: TextEncoder
 
     def __init__(self, text: TextEncoder, taxonomy: Taxonomy, config: Any, assets: Mapping[str, Any]) -> None:
@@ -162,11 +164,6 @@ class HTCModel(nn.Module):
         return False
 
     @property
-    def uses_label_lists(self) -> bool:
-        """Whether training batches have label lists (B, M), padded with L, instead of targets (B, L)."""
-        return False
-
-    @property
     def axes(self) -> dict[str, str]:
         """The weights whose shape depends on the taxonomy, by name: one letter of `Axis` per axis of the weight."""
         return {"head.weight": "L-", "head.bias": "L"}
@@ -176,13 +173,13 @@ class HTCModel(nn.Module):
         shapes = {name: tuple(weight.shape) for name, weight in self.state_dict().items()}
         if unknown := self.axes.keys() - shapes.keys():
             raise ValueError(f"{type(self).__name__}.axes names {sorted(unknown)}, which are not weights of the model")
-        units = dict.fromkeys("LZK", len(taxonomy)) | {"E": taxonomy.edges}
+        units = dict.fromkeys("LZK", len(taxonomy)) | {"E": max(taxonomy.edges, 1)}  # sizes are multiples of these
         checked = {}
         for name, shape in shapes.items():
             letters = self.axes.get(name, "-" * len(shape))
             checked[name] = [Axis(letter) for letter in letters]
             sizes = zip(letters, shape, strict=False)
-            if len(letters) != len(shape) or any(size % max(units.get(letter, 1), 1) for letter, size in sizes):
+            if len(letters) != len(shape) or any(size % units.get(letter, 1) for letter, size in sizes):
                 raise ValueError(
                     f"{type(self).__name__}.axes is '{letters}' for '{name}', but its shape is {shape} with "
                     f"{len(taxonomy)} labels and {taxonomy.edges} edges"
@@ -313,11 +310,7 @@ class FamilyConfig(TextConfig):
         within(self.logit_dropout, 0, 1, "model.logit_dropout")
 
 
-GCN_AXES = {
-    "up": "E",
-    "down": "E",
-    **{f"{bias}.{direction}": "L-" for bias in ("gate_bias", "bias") for direction in (0, 1)},
-}
+GCN_AXES = {"up": "E", "down": "E", "gate_bias.0": "L-", "gate_bias.1": "L-", "bias.0": "L-", "bias.1": "L-"}
 """`HTCModel.axes` of `LabelGCN`."""
 LSTM_AXES = {"up.weight": "E", "down.weight": "E"}
 """`HTCModel.axes` of `TreeLSTM`."""

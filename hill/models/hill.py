@@ -7,6 +7,7 @@ NAACL 2024. If the paper and its released code differ, the docstrings say which 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -165,11 +166,11 @@ class LabelMap(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Features z (B, D) to P X0, the input of the level-1 nodes: (B, D, N)."""
-        bias = _sum_children(self.bias, self.parents, self.nodes)
+        fold = partial(_sum_children, parents=self.parents, count=self.nodes)  # P times a matrix
+        bias = fold(self.bias[:, None])[:, 0]
         if self.outer is None:
-            return self._piecewise_linear(features, _sum_children(self.weight, self.parents, self.nodes)) + bias
-        outer = _sum_children(self.outer, self.parents, self.nodes)
-        return self._piecewise_linear(features, self.weight) @ outer.T + bias
+            return self._piecewise_linear(features, fold(self.weight)) + bias
+        return self._piecewise_linear(features, self.weight) @ fold(self.outer).T + bias
 
     def _piecewise_linear(self, features: Tensor, weight: Tensor) -> Tensor:
         """Σ_k weight[:, k] ReLU(slope_k x + offset_k) for every feature x: (B, D) to (B, D, rows of weight)."""
@@ -405,6 +406,8 @@ class HILL(LargeLabelModel):
             self.structure = TreeEncoder([torch.from_numpy(level.copy()) for level in self.tree.parents], width, config)
         else:
             self.structure = GraphEncoder(self.child, self.parent, labels, width, config)
+        document_values = self.structure.labels.nodes * self.structure.hidden
+        self.top_k_batch_size = max(1, min(self.top_k_batch_size, MAX_NODE_VALUES // document_values))
         self.head = nn.Linear(2 * width if config.classifier == "concat" else width, labels)
         # W2 ReLU(W1 h + b1) + b2 for each view; the paper has no b2, the released code has it
         self.text_view, self.tree_view = (
@@ -412,6 +415,9 @@ class HILL(LargeLabelModel):
         )
         for part in (self.head, self.text_view, self.tree_view):
             initialise(part)
+        # λ is smaller with many labels: L_C is a mean over labels, and its gradients shrink with their number
+        many = config.loss == "bce" and 0 < config.contrast_labels < labels
+        self.contrast_weight = config.contrast * (config.contrast_labels / labels if many else 1.0)
         for name in ("leaf_units", "name_weight"):
             if (value := getattr(config, name)) and (labels > FULL_RANK or self.sampled_loss is not None):
                 limit = f"at most {FULL_RANK:,} labels" if labels > FULL_RANK else "model.sample=0"
@@ -490,13 +496,6 @@ class HILL(LargeLabelModel):
         """h_D (B, D) to the input of the classifier."""
         return self.encode(text)[0]
 
-    @property
-    def contrast_weight(self) -> float:
-        """λ, smaller with many labels: L_C is a mean over labels, and its gradients shrink with their number."""
-        config, labels = self.config, self.head.out_features
-        many = config.loss == "bce" and 0 < config.contrast_labels < labels
-        return config.contrast * (config.contrast_labels / labels if many else 1.0)
-
     def contrast(self, text: Tensor, tree: Tensor, labels: Tensor) -> Tensor:
         """L_clr: the text and tree vectors of a document are partners, those of other documents are negatives."""
         negatives = None if self.config.negatives == "all" else self.negative_pairs(labels)
@@ -517,12 +516,6 @@ class HILL(LargeLabelModel):
         """The k highest scores of each document and their labels: (B, k) each, the highest first."""
         head_only = self.head_leaves is None and self.names is None
         return super().top_k(batch, k) if head_only else HTCModel.top_k(self, batch, k)
-
-    @property
-    def top_k_batch_size(self) -> int:
-        """The number of documents whose features `top_k` computes at a time."""
-        values = self.structure.labels.nodes * self.structure.hidden
-        return max(1, min(super().top_k_batch_size, MAX_NODE_VALUES // values))
 
     def branch_logits(self, batch: Batch, labels: Tensor) -> dict[str, Tensor]:
         """Split the logits of a batch of one document into what text, structure, names and bias add: (K) each."""

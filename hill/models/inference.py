@@ -78,16 +78,15 @@ class SavedModel:
         config_file = folder / "config.json"
         if os.path.isfile(config_file) and (found := read_json(config_file).get("format")) != MODEL_FORMAT:
             raise CheckpointError(f"'{folder}' has the format {found!r}; choose another folder for the model")
-        config = {
-            "format": MODEL_FORMAT,
-            "version": MODEL_VERSION,
-            "model": self.name,
-            "pooling": self.model.text.pooling,
-            "settings": self.settings,
-            "assets": sorted(self.model.assets),
-        }
         files = {
-            "config.json": config,
+            "config.json": {
+                "format": MODEL_FORMAT,
+                "version": MODEL_VERSION,
+                "model": self.name,
+                "pooling": self.model.text.pooling,
+                "settings": self.settings,
+                "assets": sorted(self.model.assets),
+            },
             "taxonomy.json": taxonomy_document(self.taxonomy),
             "tokenizer.json": json.loads(self.tokenizer.to_str()),
         }

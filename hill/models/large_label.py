@@ -117,14 +117,11 @@ class LargeLabelModel(VectorModel):
         labels = len(taxonomy)
         count = config.sample or (labels if labels <= MANY_LABELS else SAMPLE_SIZE)
         self.sampled_loss = None
-        if config.loss == "bce" and count < labels:
+        self.uses_label_lists = config.loss == "bce" and count < labels
+        self.top_k_batch_size = TOP_K_DOCUMENTS
+        if self.uses_label_lists:
             child, parent = (torch.from_numpy(ends.copy()) for ends in taxonomy.edge_array.T)
             self.sampled_loss = SampledLoss(child, parent, torch.from_numpy(taxonomy.roots), labels, count)
-
-    @property
-    def uses_label_lists(self) -> bool:
-        """Whether training batches have label lists instead of targets."""
-        return self.sampled_loss is not None
 
     def features(self, text: Tensor) -> Tensor:
         """Text vectors (B, D) to the input of the head (B, S)."""
@@ -142,11 +139,6 @@ class LargeLabelModel(VectorModel):
         lists = labels if is_label_list(labels) else to_label_lists(labels)
         loss: Tensor = self.sampled_loss(features, self.head, lists)
         return loss
-
-    @property
-    def top_k_batch_size(self) -> int:
-        """The number of documents whose features `top_k` computes at a time."""
-        return TOP_K_DOCUMENTS
 
     def top_k(self, batch: Batch | Packed, k: int) -> tuple[Tensor, Tensor]:
         """The k highest scores of each document and their labels: (B, k) each, the highest first."""

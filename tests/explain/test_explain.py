@@ -32,7 +32,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "flat": ("flat", {}),
     "flat-conditional": ("flat", {"loss": "conditional-softmax", "pooling": "cls"}),
     "hill": ("hill", {}),
-    "hill-tree": ("hill", {"classifier": "tree", "norm": "layer"}),
+    "hill-tree": ("hill", {"classifier": "tree"}),
     "hill-text": ("hill", {"classifier": "text"}),
     "hill-units-names": ("hill", {"leaf_units": 2, "name_weight": 5.0}),
     "hill-rcnn": ("hill", SMALL),

@@ -124,7 +124,7 @@ def test_graph_and_model_give_the_same_scores(fitted: HillClassifier, folder: Pa
         ("hill", {"leaf_units": 2, "name_weight": 5.0, "readout_dropout": 0.0}),
         ("flat", {"loss": "conditional-softmax", "pooling": "cls"}),
     ],
-    ids=["hill-softmax-low-rank", "hill-units-names", "flat-conditional-cls"],
+    ids=["hill-softmax", "hill-units-names", "flat-conditional-cls"],
 )
 def test_graphs_of_other_models_and_losses(
     tiny_encoder: Path, tmp_path: Path, model: str, settings: dict[str, Any]
