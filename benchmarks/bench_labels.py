@@ -112,7 +112,7 @@ def measure(name: str, loss: str, labels: int) -> dict[str, Any]:
     words = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
     model = MODELS[name](text, taxonomy, config, MODELS[name].prepare(documents, taxonomy, config, words))
     built = time.process_time() - start
-    gold = batch_labels(documents.labels, np.arange(BATCH), model.listed)
+    gold = batch_labels(documents.labels, np.arange(BATCH), model.uses_label_lists)
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
     def step() -> None:
@@ -125,7 +125,7 @@ def measure(name: str, loss: str, labels: int) -> dict[str, Any]:
     step_ms = fastest(step)
     model.eval()
     with torch.inference_mode():
-        ask_ms = fastest(lambda: model.best(Batch(ids, mask), min(BEST, labels))) / BATCH
+        ask_ms = fastest(lambda: model.top_k(Batch(ids, mask), min(BEST, labels))) / BATCH
     return {
         "model": name,
         "loss": loss,

@@ -22,7 +22,7 @@ from hill.encoders.transformer import MINILM, MINILM_HUB
 from hill.errors import CheckpointError, HillError
 from hill.io import check_model, read_json, read_object, unusable
 from hill.models.base import COUNTS_FILE
-from hill.models.saved import MODEL_FORMAT, upgrade_settings
+from hill.models.inference import MODEL_FORMAT, upgrade_settings
 from hill.settings import Groups
 from hill.taxonomy import Taxonomy, read_taxonomy
 from hill.types import IntArray
@@ -90,7 +90,10 @@ def read_facts(folder: Path) -> ModelFacts:
         raise CheckpointError(
             f"'{folder / COUNTS_FILE}' has no whole number for each of the {len(taxonomy):,} labels; copy it again"
         )
-    settings, metrics = upgrade_settings(config["settings"], folder), read_object(folder / "metrics.json")
+    settings, metrics = (
+        upgrade_settings(config["model"], config["settings"], folder),
+        read_object(folder / "metrics.json"),
+    )
     return ModelFacts(config["model"], settings, taxonomy, metrics, training, counts)
 
 

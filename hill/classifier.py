@@ -27,9 +27,8 @@ from hill.errors import CheckpointError, ConfigError, DataError, HillError, enou
 from hill.explain import Explanation, explain
 from hill.io import CARD, as_path, check_model, read_object, unusable
 from hill.models import MODELS
-from hill.models.base import COUNTS_FILE, start_text
-from hill.models.inference import Inference, find_device
-from hill.models.saved import SavedModel, load_saved
+from hill.models.base import COUNTS_FILE, new_text_encoder
+from hill.models.inference import Inference, SavedModel, find_device, load_saved
 from hill.predictor import Predictor, ScoredBatch
 from hill.settings import Groups, by_group, check_at_least, check_one_of, make, to_dict
 from hill.sparse import max_entries
@@ -259,7 +258,7 @@ class HillClassifier(Predictor, ModelHubMixin):
             model, tokenizer, self.warm_start_report = build_warm(old, train, self.taxonomy, self.model_config)
         else:
             kind = MODELS[self.name]
-            text, tokenizer = start_text(self.model_config, train.texts)
+            text, tokenizer = new_text_encoder(self.model_config, train.texts)
             assets = kind.prepare(train, self.taxonomy, self.model_config, tokenizer)
             model = kind(text, self.taxonomy, self.model_config, assets)
             model.start()

@@ -25,7 +25,7 @@ from hill.encoders import RCNN, Transformer
 from hill.errors import ConfigError, DataError
 from hill.html import render
 from hill.models import HTCModel
-from hill.models.saved import SavedModel
+from hill.models.inference import SavedModel
 from hill.predictor import Predictor
 from hill.settings import check_one_of
 from hill.sparse import to_dense

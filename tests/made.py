@@ -15,8 +15,8 @@ from hill.data.documents import label_documents
 from hill.data.tokens import tokenize
 from hill.encoders import Transformer
 from hill.models import MODELS
-from hill.models.base import start_text
-from hill.models.saved import SavedModel
+from hill.models.base import new_text_encoder
+from hill.models.inference import SavedModel
 from hill.settings import make, to_dict
 from hill.taxonomy import Taxonomy
 from hill.types import Batch
@@ -42,7 +42,7 @@ def make_model(name: str, settings: dict[str, Any], encoder: Path) -> Made:
     off = {key: 0.0 for key in DROPOUTS if hasattr(kind.Config, key)}
     config = make(kind.Config, {"encoder": str(encoder), "pooling": "mean", **off, **settings}, "model")
     torch.manual_seed(1)
-    text, tokenizer = start_text(config, texts)
+    text, tokenizer = new_text_encoder(config, texts)
     model = kind(text, taxonomy, config, kind.prepare(documents, taxonomy, config, tokenizer))
     batch = collate(tokenize(texts, tokenizer, 32), documents.labels, np.arange(16), text.pad)
     return Made(model, batch, SavedModel(name, model, taxonomy, tokenizer, {"model": to_dict(config)}))

@@ -239,7 +239,7 @@ def test_sizes_that_no_model_has(model: str) -> None:
             f"model.{name}": 10**6
             for name in ("word_width", "gru_width", "filters", "top", "node_width", "joint_width")
         },
-        **{f"model.{name}": 10**6 for name in ("hidden", "leaf_units", "label_rank")},
+        **{f"model.{name}": 10**6 for name in ("hidden", "leaf_units")},
     }
     for name, most in sizes.items():
         key, kind = name.removeprefix("model."), MODELS[model].Config

@@ -126,18 +126,18 @@ def test_folders_that_are_no_models(saved: Path, tmp_path: Path) -> None:
         HillClassifier.load(saved)
 
 
-@pytest.mark.parametrize("value", [False, True])
+@pytest.mark.parametrize(("name", "value"), [("compile", False), ("compile", True), ("stages", "two")])
 def test_removed_settings_of_training_do_not_matter_for_a_saved_model(
-    fitted: HillClassifier, saved: Path, value: bool
+    fitted: HillClassifier, saved: Path, name: str, value: Any
 ) -> None:
     config = json.loads((saved / "config.json").read_text())
-    config["settings"]["train"]["compile"] = value
+    config["settings"]["train"][name] = value
     (saved / "config.json").write_text(json.dumps(config))
     (saved / CHECKSUMS).unlink()
     loaded = HillClassifier.load(saved, device=fitted.train_config.device)
     assert loaded.settings() == fitted.settings()
-    with pytest.raises(ConfigError, match="unknown setting of train 'compile'"):
-        loaded.set_params(train__compile=value)
+    with pytest.raises(ConfigError, match=f"unknown setting of train '{name}'"):
+        loaded.set_params(**{f"train__{name}": value})
 
 
 def test_dev_is_scored_once_per_epoch_and_once_after_training(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from hill import models
 from hill.classifier import HillClassifier
 from hill.errors import CheckpointError
 from hill.io import CHECKSUMS
+from hill.models.inference import upgrade_settings
 from tests.conftest import ROOT, animals_taxonomy, toy_documents
 from tests.fixtures.make import MODELS, make_encoder, unpack
 from tests.leaks import measure
@@ -97,13 +98,37 @@ def test_models_of_earlier_releases_give_the_same_scores(folder: Path, tmp_path:
     assert np.array_equal(again.predict_proba(said["texts"]), classifier.predict_proba(said["texts"]))
 
 
-def test_a_setting_that_is_no_more_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "unused", "used"),
+    [
+        ("leaves", "none", "names"),
+        ("positives", "own", "alike"),
+        ("views", "own", "shared"),
+        ("norm", "batch", "layer"),
+        ("label_rank", 0, 7),
+        ("layers", 0, 1),
+    ],
+)
+def test_a_removed_setting_that_was_used_is_named(tmp_path: Path, name: str, unused: Any, used: Any) -> None:
     shutil.copytree(MODELS / "0.1.0" / "hill", tmp_path / "model")
     file = tmp_path / "model" / "config.json"
-    file.write_text(file.read_text().replace('"leaves": "none"', '"leaves": "names"'))
+    config = json.loads(file.read_text())
+    assert config["settings"]["model"][name] == unused
+    config["settings"]["model"][name] = used
+    file.write_text(json.dumps(config))
     (tmp_path / "model" / CHECKSUMS).unlink(missing_ok=True)
-    with pytest.raises(CheckpointError, match=r"was made with model.leaves = 'names', which is no more; train it anew"):
+    with pytest.raises(
+        CheckpointError, match=f"made with model.{name} = {used!r}, which no longer exists; train it ag"
+    ):
         HillClassifier.load(tmp_path / "model")
+
+
+def test_removed_settings_matter_to_the_model_that_had_them_and_to_a_training_that_resumes() -> None:
+    saved: Any = {"model": {"layers": 2, "heads": 4}, "train": {"stages": "two", "epochs": 3}}
+    upgraded = upgrade_settings("hgclr", saved, Path("x"))
+    assert upgraded == {"model": {"layers": 2, "heads": 4}, "train": {"epochs": 3}}
+    with pytest.raises(CheckpointError, match=r"'x' was made with train.stages = 'two', which no longer exists"):
+        upgrade_settings("hgclr", saved, Path("x"), resume=True)
 
 
 @pytest.fixture(scope="module")

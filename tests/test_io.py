@@ -33,7 +33,7 @@ from hill.io import (
     write_json,
     write_text,
 )
-from hill.models.saved import write_tensors
+from hill.models.inference import write_tensors
 from tests.conftest import ROOT
 from tests.faults.helpers import write_data
 from tests.forks import start

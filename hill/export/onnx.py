@@ -25,7 +25,7 @@ from hill.errors import ConfigError, HillError, need
 from hill.export.runtime import GRAPH, ONNX_FORMAT, ONNX_VERSION, is_export, start_session
 from hill.io import save_folder, write_json
 from hill.models import HTCModel
-from hill.models.saved import SavedModel
+from hill.models.inference import SavedModel
 from hill.predictor import Predictor
 from hill.settings import to_dict
 from hill.types import Batch

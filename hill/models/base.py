@@ -1,4 +1,4 @@
-"""The text encoder and tokenizer of a model: started for a training, or empty for weights that were saved."""
+"""What all models share: settings, the contract `HTCModel`, parts of the HiAGM family, and building text encoders."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import copy
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -36,19 +37,10 @@ from hill.taxonomy import Taxonomy
 from hill.types import Batch, IntArray, Output, Packed
 
 LOSSES = ("bce", "softmax", "conditional-softmax")
-
-
 POOLINGS = ("auto", "cls", "mean")
-
-
 COUNTS_FILE = "label_counts.json"
-
-
-WIDEST = 1_000_000
-"""Largest width of a layer."""
-
-
-MOST_LAYERS = 100
+MAX_WIDTH = 1_000_000
+MAX_LAYERS = 100
 
 
 @dataclass(frozen=True)
@@ -56,17 +48,19 @@ class ModelConfig:
     """Settings of every model."""
 
     TEXTS: ClassVar[tuple[str, ...]] = ("transformer",)
+    REMOVED: ClassVar[dict[str, Any]] = {}
+    """Settings of earlier versions, with the value that means "not used"; see `upgrade_settings`."""
 
     text: str = "transformer"
-    """Kind of text encoder: transformer; rcnn or words where the model has that version."""
+    """Kind of text encoder: transformer; rcnn or words if the model has that version."""
     encoder: str = "minilm"
     """The transformer: minilm, a folder, or a name on the model hub."""
     pooling: str = "auto"
-    """One vector of a text: cls, mean, or auto for what the encoder was trained with."""
+    """How token states become one vector per text: cls, mean, or auto: as the encoder was trained."""
     dropout: float = 0.1
-    """Dropout on the text's vector and in the projector."""
+    """Dropout on the text vector and in the projector."""
     loss: str = "bce"
-    """bce as in the paper; softmax: one a level, for documents with a single path; conditional-softmax: one over the
+    """bce as in the paper; softmax: one per level, for documents with a single path; conditional-softmax: one over the
     children of each label."""
     adjust: float = 0.0
     """conditional-softmax: strength τ of the logit adjustment, which favours rare labels; 1 as in its paper."""
@@ -84,6 +78,23 @@ class ModelConfig:
             )
 
 
+class Axis(StrEnum):
+    """What an axis of a weight counts, and how a warm start for another taxonomy fills it for new labels."""
+
+    LABEL = "L"
+    """Labels, or labels times a width. A new label starts as the mean of its parents."""
+    ZERO_LABEL = "Z"
+    """Labels, or labels times a width, that other labels read. A new label starts at 0: at first it changes nothing."""
+    FRESH_LABEL = "K"
+    """Labels. A new label keeps the values that the new model was initialised with."""
+    EDGE = "E"
+    """Edges of `taxonomy.edge_array`. A new edge keeps its initial value."""
+    DISTANCE = "D"
+    """Distances between labels, from 1 on."""
+    FIXED = "-"
+    """The same for every taxonomy, such as the width of the text vector."""
+
+
 class NgramContributions(NamedTuple):
     """What the G n-grams of a document with T tokens add to the logits of K labels."""
 
@@ -98,15 +109,13 @@ class NgramContributions(NamedTuple):
 
 
 class HTCModel(nn.Module):
-    """The contract: a batch of tokens in, an `Output` out, with a loss exactly when labels are given."""
+    """The contract of all models: a batch of tokens in, an `Output` out, with a loss if the batch has labels."""
 
     Config: ClassVar[type[ModelConfig]] = ModelConfig
-    closed: ClassVar[bool] = False
-    """Fitted at once by `fit`, not step by step."""
-    stage: str = ""
-    """The one of `stages` under way; none in a training of one stage, where all losses count."""
-    parts: ClassVar[tuple[str, ...]] = ()
-    """Parts of a pretrained text encoder that the model calls by themselves."""
+    has_solver: ClassVar[bool] = False
+    """Whether `fit` trains the model, instead of gradient steps."""
+    uses_label_lists: bool = False
+    """Whether training batches have label lists (B, M), padded with L, instead of targets (B, L)."""
     text: TextEncoder
 
     def __init__(self, text: TextEncoder, taxonomy: Taxonomy, config: Any, assets: Mapping[str, Any]) -> None:
@@ -117,19 +126,17 @@ class HTCModel(nn.Module):
         for level, rows in enumerate(taxonomy.levels):
             self.register_buffer(f"level{level}", torch.from_numpy(rows.copy()), persistent=False)
         self._depth = len(taxonomy.levels)
-        self.siblings = self._group_siblings(taxonomy) if config.loss == "conditional-softmax" else None
-
-    def _group_siblings(self, taxonomy: Taxonomy) -> ConditionalSoftmax:
-        child, parent = (torch.from_numpy(ends.copy()) for ends in taxonomy.edge_array.T)
-        return ConditionalSoftmax(
-            self.levels, child, parent, torch.tensor(self.assets[COUNTS_FILE]), self.config.adjust
-        )
+        self.conditional_softmax = None
+        if config.loss == "conditional-softmax":
+            child, parent = (torch.from_numpy(ends.copy()) for ends in taxonomy.edge_array.T)
+            counts = torch.tensor(self.assets[COUNTS_FILE])
+            self.conditional_softmax = ConditionalSoftmax(self.levels, child, parent, counts, config.adjust)
 
     @classmethod
     def prepare(cls, documents: Documents, taxonomy: Taxonomy, config: Any, tokenizer: Tokenizer) -> dict[str, Any]:
-        """What the model knows of the training documents beside its weights: JSON documents by file name.
+        """Compute the assets of a model from the training documents: JSON documents by file name.
 
-        They are saved with the model and given to its constructor, now and whenever it is loaded.
+        They are saved with the model and passed to its constructor, in training and when it is loaded.
         """
         return {COUNTS_FILE: documents.labels.sum(axis=0).tolist()}
 
@@ -137,14 +144,14 @@ class HTCModel(nn.Module):
     def reorder_assets(
         cls, assets: Mapping[str, Any], old_config: Any, config: Any, source: IntArray
     ) -> dict[str, Any]:
-        """Assets of a trained model for the same labels in another order, for a warm start; label i was `source[i]`.
+        """Adapt assets of a trained model to another order of its labels, for a warm start; label i was `source[i]`.
 
         Only assets that `prepare` would build differently because the order of the labels changed.
         """
         return {}
 
     def start(self) -> None:
-        """What a new model takes from its text encoder, once, before it is trained."""
+        """Initialise weights of a new model that depend on the text encoder; called once, before training."""
 
     @property
     def levels(self) -> list[Tensor]:
@@ -152,55 +159,58 @@ class HTCModel(nn.Module):
         return [self.get_buffer(f"level{level}") for level in range(self._depth)]
 
     @property
-    def by_vector(self) -> bool:
-        """Whether a document's vector is enough; if so, batches may be packed, and there can be a head start."""
+    def vector_only(self) -> bool:
+        """Whether the model needs only one vector per document; if so, it can have packed batches and a head start."""
         return False
-
-    @property
-    def listed(self) -> bool:
-        """Whether the model learns from label lists (B, M), filled up with L, in place of targets (B, L)."""
-        return False
-
-    @property
-    def stages(self) -> tuple[str, ...]:
-        """The stages of a training of two: the loss that alone counts in the first, and in the second; none if not."""
-        return ()
 
     @property
     def axes(self) -> dict[str, str]:
-        """The weights that follow the taxonomy, by name, and a letter for each of their axes, for a warm start.
-
-        L: labels, or labels times a width; a new one starts as its parents do. Z: labels of which the others hear, new
-        ones 0, so that they change nothing at first. K: labels, new ones as the model itself starts them. E: edges of
-        `taxonomy.edge_array`. D: distances from 1 on. -: an axis that is the same for every taxonomy.
-        """
+        """The weights whose shape depends on the taxonomy, by name: one letter of `Axis` per axis of the weight."""
         return {"head.weight": "L-", "head.bias": "L"}
+
+    def checked_axes(self, taxonomy: Taxonomy) -> dict[str, list[Axis]]:
+        """The axes of every saved weight; raises `ValueError` if `axes` does not fit the weights of the model."""
+        shapes = {name: tuple(weight.shape) for name, weight in self.state_dict().items()}
+        if unknown := self.axes.keys() - shapes.keys():
+            raise ValueError(f"{type(self).__name__}.axes names {sorted(unknown)}, which are not weights of the model")
+        units = dict.fromkeys("LZK", len(taxonomy)) | {"E": max(taxonomy.edges, 1)}  # sizes are multiples of these
+        checked = {}
+        for name, shape in shapes.items():
+            letters = self.axes.get(name, "-" * len(shape))
+            checked[name] = [Axis(letter) for letter in letters]
+            sizes = zip(letters, shape, strict=False)
+            if len(letters) != len(shape) or any(size % units.get(letter, 1) for letter, size in sizes):
+                raise ValueError(
+                    f"{type(self).__name__}.axes is '{letters}' for '{name}', but its shape is {shape} with "
+                    f"{len(taxonomy)} labels and {taxonomy.edges} edges"
+                )
+        return checked
 
     @abstractmethod
     def forward(self, batch: Batch) -> Output:
         """Logits (B, L) of a batch, with a loss if it has labels."""
 
     def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The classification loss of the config, over all documents of a batch that several processes share."""
+        """The classification loss of the config, over the whole batch also if several processes share it."""
         labels = to_indicator(labels, logits.shape[1]) if is_label_list(labels) else labels
         logits, labels = all_gather(logits), all_gather(labels)
-        if self.siblings is not None:
-            return self.siblings.loss(logits, labels)
+        if self.conditional_softmax is not None:
+            return self.conditional_softmax.loss(logits, labels)
         if self.config.loss == "softmax":
             return level_softmax_loss(logits, labels, self.levels)
         return F.binary_cross_entropy_with_logits(logits.float(), labels.float())
 
     def scores(self, logits: Tensor) -> Tensor:
-        """Logits as scores between 0 and 1: (B, L) to (B, L)."""
-        if self.siblings is not None:
-            return self.siblings.scores(logits)
+        """Convert logits (B, L) to scores between 0 and 1 (B, L)."""
+        if self.conditional_softmax is not None:
+            return self.conditional_softmax.scores(logits)
         return level_softmax(logits, self.levels) if self.config.loss == "softmax" else logits.float().sigmoid()
 
-    def best(self, batch: Batch | Packed, count: int) -> tuple[Tensor, Tensor]:
-        """The highest scores of each document and the labels they are of: (B, count) each, the best first."""
+    def top_k(self, batch: Batch | Packed, k: int) -> tuple[Tensor, Tensor]:
+        """The k highest scores of each document and their labels: (B, k) each, the highest first."""
         scores = self.scores(self(batch).logits)
-        found = scores.topk(min(count, scores.shape[1]), dim=1)
-        return found.values, found.indices
+        top = scores.topk(min(k, scores.shape[1]), dim=1)
+        return top.values, top.indices
 
     def branch_logits(self, batch: Batch, labels: Tensor) -> dict[str, Tensor] | None:
         """Split the logits of a batch of one document into additive parts by name, for these labels: (K) each.
@@ -214,20 +224,20 @@ class HTCModel(nn.Module):
         return None
 
     def fit(self, tokens: Tokens, labels: csr_array[Any], seed: int) -> Iterator[tuple[int, int]]:
-        """For a closed model: fit the weights, yielding how much is done of how much."""
+        """Train a model that has a solver; yields how much is done of how much."""
         raise NotImplementedError
 
 
 class VectorModel(HTCModel):
-    """A model that needs no more of a document than its vector: structure and head can be fitted on vectors alone."""
+    """A model that needs only one vector per document: structure and head can be trained on vectors alone."""
 
     @property
-    def by_vector(self) -> bool:
-        """Whether a document's vector is enough."""
+    def vector_only(self) -> bool:
+        """Whether the model needs only one vector per document."""
         return True
 
     def forward(self, batch: Batch | Packed) -> Output:
-        """Encode the texts, then classify their vectors, in fp32: so little work is not worth the copies of weights."""
+        """Encode the texts, then classify their vectors in fp32: casting the weights would cost more than it saves."""
         text = self.text.read(batch).float()
         with torch.autocast(text.device.type, enabled=False):
             return self.classify(text, batch.labels)
@@ -237,46 +247,49 @@ class VectorModel(HTCModel):
         """Vectors of documents (B, D) to logits (B, L), with a loss if labels are given."""
 
     def start_head(self, weight: Tensor, bias: Tensor) -> None:
-        """Set the part of the head that reads the text's vector, where there is one: weight (L, D), bias (L)."""
+        """Set the weights of the head that read the text vector, if it has any: weight (L, D), bias (L)."""
 
 
 def total(logits: Tensor, parts: dict[str, Tensor]) -> Output:
-    """Logits with the sum of these losses."""
+    """An output whose loss is the sum of these losses."""
     return Output(logits, torch.stack(list(parts.values())).sum(), parts)
+
+
+# The HiAGM family
 
 
 @dataclass(frozen=True)
 class TextConfig(ModelConfig):
-    """Settings of the models that exist with a TextRCNN and with a transformer."""
+    """Settings of models that exist with a TextRCNN and with a transformer."""
 
     TEXTS: ClassVar[tuple[str, ...]] = ("transformer", "rcnn")
 
     text: str = "transformer"
     """Kind of text encoder: transformer, or rcnn with words learned from the training documents."""
     vectors: str = ""
-    """rcnn: a file of word vectors, a word and its numbers a line (GloVe, word2vec); else they start at random."""
+    """rcnn: a file of word vectors, one word and its numbers per line (GloVe, word2vec); else they are random."""
     vocabulary: int = 50_000
-    """rcnn: most words."""
+    """rcnn: maximum number of words."""
     word_count: int = 2
-    """rcnn: how often a word must occur in the training documents to be known."""
+    """rcnn: how often a word must occur in the training documents to be in the vocabulary."""
     word_width: int = 300
-    """rcnn: width of a word's vector."""
+    """rcnn: width of word vectors."""
     word_dropout: float = 0.5
     """rcnn: dropout on word vectors."""
     gru_width: int = 64
-    """rcnn: width of the GRU, each direction."""
+    """rcnn: width of the GRU per direction."""
     gru_layers: int = 1
     """rcnn: layers of the GRU."""
     filters: int = 100
     """rcnn: filters of each of the kernels 2, 3 and 4."""
     top: int = 1
-    """rcnn: how many of the largest values over time a filter gives."""
+    """rcnn: how many of the largest values over time each filter outputs."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("word_width", "gru_width", "filters", "top"):
-            within(getattr(self, name), 1, WIDEST, f"model.{name}")
-        within(self.gru_layers, 1, MOST_LAYERS, "model.gru_layers")
+            within(getattr(self, name), 1, MAX_WIDTH, f"model.{name}")
+        within(self.gru_layers, 1, MAX_LAYERS, "model.gru_layers")
         check_at_least(self.word_count, 1, "model.word_count")
         check_at_least(self.vocabulary, 3, "model.vocabulary")
         within(self.word_dropout, 0, 1, "model.word_dropout")
@@ -284,10 +297,10 @@ class TextConfig(ModelConfig):
 
 @dataclass(frozen=True)
 class FamilyConfig(TextConfig):
-    """Settings that HiAGM and the models after it have too."""
+    """Settings of HiAGM and of the models that build on its code."""
 
     recursive: float = 1e-6
-    """Weight of the recursive regularisation, which draws a label's row of the head to that of its parent."""
+    """Weight of the recursive regularisation, which pulls the head's row of a label to that of its parent."""
     logit_dropout: float = 0.0
     """Dropout on the logits; the released code of HiAGM has 0.5."""
 
@@ -297,18 +310,14 @@ class FamilyConfig(TextConfig):
         within(self.logit_dropout, 0, 1, "model.logit_dropout")
 
 
-GCN_AXES = {
-    "up": "E",
-    "down": "E",
-    **{f"{bias}.{direction}": "L-" for bias in ("gate_bias", "bias") for direction in (0, 1)},
-}
-
-
+GCN_AXES = {"up": "E", "down": "E", "gate_bias.0": "L-", "gate_bias.1": "L-", "bias.0": "L-", "bias.1": "L-"}
+"""`HTCModel.axes` of `LabelGCN`."""
 LSTM_AXES = {"up.weight": "E", "down.weight": "E"}
+"""`HTCModel.axes` of `TreeLSTM`."""
 
 
 class FamilyHead(nn.Linear):
-    """A linear head with HiAGM's habits: dropout on logits, and a regularisation along the taxonomy's edges."""
+    """HiAGM's linear head: dropout on logits, and recursive regularisation along the edges of the taxonomy."""
 
     child: Tensor
     parent: Tensor
@@ -317,9 +326,8 @@ class FamilyHead(nn.Linear):
         super().__init__(width, len(taxonomy))
         self.dropout = nn.Dropout(config.logit_dropout)
         self.recursive = config.recursive
-        child, parent = (torch.from_numpy(ends.copy()) for ends in taxonomy.edge_array.T)
-        self.register_buffer("child", child, persistent=False)
-        self.register_buffer("parent", parent, persistent=False)
+        for name, ends in zip(("child", "parent"), taxonomy.edge_array.T, strict=True):
+            self.register_buffer(name, torch.from_numpy(ends.copy()), persistent=False)
 
     def forward(self, features: Tensor) -> Tensor:
         """Features (B, D) to logits (B, L)."""
@@ -327,24 +335,23 @@ class FamilyHead(nn.Linear):
         return logits
 
     def regularisation(self) -> dict[str, Tensor]:
-        """Σ over edges ½‖w_parent - w_child‖², weighted, as a part of the loss; none where the weight is 0."""
+        """The weighted sum over edges of ½‖w_parent - w_child‖², as a named loss; empty if its weight is 0."""
         if not self.recursive:
             return {}
-        apart = self.weight[self.parent] - self.weight[self.child]
-        return {"recursive": self.recursive * apart.square().sum() / 2}
+        difference = self.weight[self.parent] - self.weight[self.child]
+        return {"recursive": self.recursive * difference.square().sum() / 2}
 
 
 def child_priors(taxonomy: Taxonomy, counts: Sequence[int]) -> Tensor:
-    """P(child | parent) of each edge of `taxonomy.edge_array`, from the documents of each label: (edges).
+    """P(child | parent) of each edge of `taxonomy.edge_array`, from the number of documents per label: (E).
 
-    A document of a child is one of its parent too, so that N(parent, child) = N(child). As in the released code of
-    HiAGM, it is divided by the sum over the parent's children, not by N(parent). Equal where no child has a document.
+    Documents of a child are also documents of its parent: N(parent, child) = N(child). As in the released code of
+    HiAGM, it is divided by the sum over the parent's children, not by N(parent); uniform if they have no documents.
     """
     child, parent = taxonomy.edge_array.T
     number = np.asarray(counts, dtype=np.float64)[child]
-    among, siblings = (np.bincount(parent, of, minlength=len(taxonomy))[parent] for of in (number, None))
-    priors = np.where(among > 0, number / np.maximum(among, 1), 1 / siblings)
-    return torch.from_numpy(priors).float()
+    sums, siblings = (np.bincount(parent, weights, minlength=len(taxonomy))[parent] for weights in (number, None))
+    return torch.from_numpy(np.where(sums > 0, number / np.maximum(sums, 1), 1 / siblings)).float()
 
 
 def reorder_leaves(tree: Mapping[str, Any], source: IntArray) -> dict[str, Any]:
@@ -353,66 +360,50 @@ def reorder_leaves(tree: Mapping[str, Any], source: IntArray) -> dict[str, Any]:
     return {"parents": [np.asarray(leaves)[source].tolist(), *above]}
 
 
-def start_text(config: ModelConfig, texts: Sequence[str]) -> tuple[TextEncoder, Tokenizer]:
-    """A transformer with the weights it was trained with, or an encoder whose words come from these texts."""
-    if config.text == "rcnn":
-        return _start_rcnn(config, texts)
+# Text encoders
+
+
+def new_text_encoder(config: Any, texts: Sequence[str]) -> tuple[TextEncoder, Tokenizer]:
+    """A pretrained transformer, or a new encoder with a vocabulary learned from these texts; with its tokenizer."""
+    if config.text == "transformer":
+        pretrained = load_pretrained(config.encoder)
+        pooling = pretrained.pooling if config.pooling == "auto" else config.pooling
+        return Transformer(pretrained.encoder, pooling, config.dropout), pretrained.tokenizer
     if config.text == "words":
-        return _start_words(config, texts)
-    pretrained = load_pretrained(config.encoder)
-    pooling = pretrained.pooling if config.pooling == "auto" else config.pooling
-    return Transformer(pretrained.encoder, pooling, config.dropout), pretrained.tokenizer
-
-
-def empty_text(config: ModelConfig, folder: Path, tokenizer: Tokenizer, pooling: str) -> TextEncoder:
-    """The encoder of a saved model, before its weights are set."""
-    if config.text == "rcnn":
-        return _rcnn(config, tokenizer)
-    if config.text == "words":
-        return _bag(config, tokenizer)
-    return Transformer(empty_encoder(folder / "encoder"), pooling, config.dropout)
-
-
-def copy_text(old: TextEncoder, config: ModelConfig, tokenizer: Tokenizer) -> TextEncoder:
-    """An encoder with the weights of another, which has this tokenizer, and with the dropouts of this config."""
-    if isinstance(old, Transformer):
-        pooling = old.pooling if config.pooling == "auto" else config.pooling
-        return Transformer(copy.deepcopy(old.encoder), pooling, config.dropout)
-    text = _rcnn(config, tokenizer)
-    try:
-        text.load_state_dict(old.state_dict())
-    except RuntimeError as error:
-        detail = " ".join(str(error).split())[:200]
-        raise ConfigError(f"the text encoder is another than that of the old model: {detail}") from None
-    return text
-
-
-def _start_rcnn(config: Any, texts: Sequence[str]) -> tuple[TextEncoder, Tokenizer]:
+        tokenizer = learn_words(texts, config.vocabulary, least=1)
+        return _word_encoder(config, tokenizer), tokenizer
     vectors = read_vectors(Path(config.vectors)) if config.vectors else {}
     tokenizer = learn_words(texts, config.vocabulary, config.word_count, list(vectors))
-    text = _rcnn(config, tokenizer)
+    text: Any = _word_encoder(config, tokenizer)
     if vectors:
         set_vectors(text.words.weight, tokenizer, vectors)
     return text, tokenizer
 
 
-def _start_words(config: Any, texts: Sequence[str]) -> tuple[TextEncoder, Tokenizer]:
-    tokenizer = learn_words(texts, config.vocabulary, least=1)
-    return _bag(config, tokenizer), tokenizer
+def empty_text_encoder(config: ModelConfig, folder: Path, tokenizer: Tokenizer, pooling: str) -> TextEncoder:
+    """The encoder of a saved model, before its weights are loaded."""
+    if config.text == "transformer":
+        return Transformer(empty_encoder(folder / "encoder"), pooling, config.dropout)
+    return _word_encoder(config, tokenizer)
 
 
-def _bag(config: Any, tokenizer: Tokenizer) -> Bag:
-    return Bag(tokenizer.get_vocab_size(), pairs=config.ngrams > 1)
+def copy_text_encoder(old: TextEncoder, config: ModelConfig, tokenizer: Tokenizer) -> TextEncoder:
+    """A copy of a trained encoder, which has this tokenizer, with the dropout rates of this config."""
+    if isinstance(old, Transformer):
+        pooling = old.pooling if config.pooling == "auto" else config.pooling
+        return Transformer(copy.deepcopy(old.encoder), pooling, config.dropout)
+    text = _word_encoder(config, tokenizer)
+    try:
+        text.load_state_dict(old.state_dict())
+    except RuntimeError as error:
+        detail = " ".join(str(error).split())[:200]
+        raise ConfigError(f"the text encoder differs from that of the old model: {detail}") from None
+    return text
 
 
-def _rcnn(config: Any, tokenizer: Tokenizer) -> RCNN:
-    return RCNN(
-        tokenizer.get_vocab_size(),
-        config.word_width,
-        config.gru_width,
-        config.gru_layers,
-        config.filters,
-        config.top,
-        config.word_dropout,
-        config.dropout,
-    )
+def _word_encoder(config: Any, tokenizer: Tokenizer) -> TextEncoder:
+    size = tokenizer.get_vocab_size()
+    if config.text == "words":
+        return Bag(size, pairs=config.ngrams > 1)
+    gru, pooled = (config.gru_width, config.gru_layers), (config.filters, config.top)
+    return RCNN(size, config.word_width, *gru, *pooled, config.word_dropout, config.dropout)

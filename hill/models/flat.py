@@ -9,28 +9,30 @@ from torch import Tensor, nn
 
 from hill.encoders import TextEncoder
 from hill.models.base import FamilyConfig, FamilyHead, ModelConfig, VectorModel, total
-from hill.models.large_label import WideConfig, WideModel
+from hill.models.large_label import LargeLabelConfig, LargeLabelModel
 from hill.models.layers import initialise
 from hill.taxonomy import Taxonomy
 from hill.types import Output
 
 
-class Flat(WideModel):
+class Flat(LargeLabelModel):
     """Dropout, then one linear layer from the text's vector to all labels."""
 
-    Config: ClassVar[type[ModelConfig]] = WideConfig
+    Config: ClassVar[type[ModelConfig]] = LargeLabelConfig
 
-    def __init__(self, text: TextEncoder, taxonomy: Taxonomy, config: WideConfig, assets: Mapping[str, Any]) -> None:
+    def __init__(
+        self, text: TextEncoder, taxonomy: Taxonomy, config: LargeLabelConfig, assets: Mapping[str, Any]
+    ) -> None:
         super().__init__(text, taxonomy, config, assets)
         self.head = nn.Linear(text.width, len(taxonomy))
         initialise(self.head)
 
     def classify(self, text: Tensor, labels: Tensor | None = None) -> Output:
         """Vectors (B, D) to logits (B, L), with the classification loss if labels are given."""
-        logits = self.judge(text, labels)
+        logits = self.head_logits(text, labels)
         if labels is None:
             return Output(logits)
-        return total(logits, {"labels": self.judge_loss(text, logits, labels)})
+        return total(logits, {"labels": self.head_loss(text, logits, labels)})
 
     @torch.no_grad()
     def start_head(self, weight: Tensor, bias: Tensor) -> None:

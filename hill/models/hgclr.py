@@ -22,7 +22,7 @@ from hill.data import Documents
 from hill.data.tokens import tokenize
 from hill.encoders import TextEncoder, Transformer
 from hill.errors import ConfigError
-from hill.models.base import MOST_LAYERS, HTCModel, ModelConfig, total
+from hill.models.base import MAX_LAYERS, HTCModel, ModelConfig, total
 from hill.models.layers import initialise, nt_xent
 from hill.settings import check_at_least, within
 from hill.taxonomy import Taxonomy
@@ -255,7 +255,7 @@ class HGCLRConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        within(self.layers, 1, MOST_LAYERS, "model.layers")
+        within(self.layers, 1, MAX_LAYERS, "model.layers")
         for name in ("heads", "keep", "contrast"):
             check_at_least(getattr(self, name), 0, f"model.{name}")
         for name in ("keep_temperature", "temperature"):
@@ -271,7 +271,6 @@ class HGCLR(HTCModel):
     """
 
     Config: ClassVar[type[ModelConfig]] = HGCLRConfig
-    parts: ClassVar[tuple[str, ...]] = ("embeddings",)
     config: HGCLRConfig
     text: Transformer
     name_ids: Tensor

@@ -16,7 +16,7 @@ from hill.models.base import (
     COUNTS_FILE,
     GCN_AXES,
     LSTM_AXES,
-    WIDEST,
+    MAX_WIDTH,
     FamilyConfig,
     FamilyHead,
     ModelConfig,
@@ -51,7 +51,7 @@ class HiAGMConfig(FamilyConfig):
         super().__post_init__()
         check_one_of(self.fusion, FUSIONS, "model.fusion")
         check_one_of(self.structure, STRUCTURES, "model.structure")
-        within(self.node_width, 2, WIDEST, "model.node_width")
+        within(self.node_width, 2, MAX_WIDTH, "model.node_width")
         within(self.readout_dropout, 0, 1, "model.readout_dropout")
 
 
@@ -81,7 +81,7 @@ class HiAGM(VectorModel):
             text.convolutions.requires_grad_(False)  # only a text's vector needs them
 
     @property
-    def by_vector(self) -> bool:
+    def vector_only(self) -> bool:
         """Whether a document's vector is enough."""
         return self.config.fusion == "tp"
 
@@ -94,7 +94,7 @@ class HiAGM(VectorModel):
 
     def forward(self, batch: Batch | Packed) -> Output:
         """Logits (B, L) of a batch, with a loss if it has labels."""
-        if isinstance(batch, Packed) or self.by_vector:
+        if isinstance(batch, Packed) or self.vector_only:
             return super().forward(batch)
         return self._finish(self.attend(batch), batch.labels)
 

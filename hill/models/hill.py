@@ -1,12 +1,13 @@
-"""HILL: a text encoder and a structure encoder on the coding tree, tied by a contrastive loss.
+"""HILL: a text encoder and a structure encoder on the coding tree, trained with a contrastive loss between them.
 
 Zhu et al., HILL: Hierarchy-aware Information Lossless Contrastive Learning for Hierarchical Text Classification,
-NAACL 2024. Where the paper and its released code differ, the docstrings say which side is taken.
+NAACL 2024. If the paper and its released code differ, the docstrings say which one is followed.
 """
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -18,21 +19,17 @@ from hill.data import Documents
 from hill.data.tokens import tokenize
 from hill.encoders import TextEncoder
 from hill.errors import ConfigError, need
-from hill.models.base import MOST_LAYERS, WIDEST, HTCModel, ModelConfig, TextConfig, reorder_leaves, total
-from hill.models.large_label import WideConfig, WideModel
+from hill.models.base import MAX_WIDTH, HTCModel, ModelConfig, TextConfig, reorder_leaves, total
+from hill.models.large_label import LargeLabelConfig, LargeLabelModel
 from hill.models.layers import (
     Descriptions,
+    DistributedBatchNorm,
     LevelNet,
     all_gather,
-    dissimilarity,
-    drop_parents,
     initialise,
     is_label_list,
-    most_specific,
     nt_xent,
-    own_columns,
-    row_norm,
-    share_none,
+    to_indicator,
 )
 from hill.settings import check_at_least, check_one_of, within
 from hill.taxonomy import Taxonomy
@@ -40,145 +37,224 @@ from hill.tree import CONTROLS, METHODS, CodingTree, build_tree
 from hill.tree._loops import MOST_HEIGHT
 from hill.types import Batch, IntArray, Output, Packed
 
-FEW = 512
-"""Up to so many labels, sums over labels are matrix products on a GPU, which else would sort or add row by row."""
+CONVOLUTIONS = {"gcn": 2, "gat": 2, "gin": 3}
+"""The graph convolutions of the paper's ablations, and how many layers of each it has."""
+FULL_RANK = 5_000
+"""Up to this many labels the label map has full rank, and labels can have units and names."""
+LOW_RANK = 64
+"""The rank of the label map with more labels."""
+MATMUL_LABELS = 512
+"""Up to this many labels, sums over labels are matrix products on a GPU; otherwise it would sort or add row by row."""
+NEUTRAL_COSINE = 0.25
+"""The cosine between document and label name that adds nothing to the logit."""
+NAME_TOKENS = 64
+"""How many tokens of a label's name and description are read."""
+MAX_NODE_VALUES = 1 << 25
+"""The most values of level-1 nodes, of all documents, that are in memory at a time in `top_k`."""
+TREE_FILE = "coding_tree.json"
+TOKENS_FILE = "label_tokens.json"
+
+
+@dataclass(frozen=True)
+class HILLConfig(LargeLabelConfig, TextConfig):
+    """Settings of HILL."""
+
+    REMOVED: ClassVar[dict[str, Any]] = {
+        "leaves": "none",
+        "layers": 0,
+        "positives": "own",
+        "views": "own",
+        "norm": "batch",
+        "label_rank": 0,
+    }
+
+    structure: str = "tree"
+    """Structure encoder: on the coding tree, or the paper's ablations gcn, gat, gin on the graph of the labels."""
+    height: int = 3
+    """Height K of the coding tree; 1 is the paper's ablation without Algorithm 1."""
+    method: str = "authors"
+    """Builder of the coding tree: paper, authors or refined; as controls random, with the level sizes of refined, or
+    taxonomy, the taxonomy itself."""
+    name_weight: float = 0.0
+    """How much a unit of cosine with the vector of a label's name and description adds to its logit at the start; both
+    vector and weight are learned. 0 as in the paper, which does not read names."""
+    leaf_units: int = 0
+    """Hidden units per label that read the text vector and that tree and classifier read; 0 as in the paper."""
+    contrast: float = 0.1
+    """Weight λ of the contrastive loss; 0 is the paper's ablation without it."""
+    contrast_labels: int = 166
+    """Number of labels up to which λ is used as it is; the largest data set of the paper has 166. With more labels, and
+    a loss that is a mean over labels, λ is multiplied by this number and divided by theirs. 0: λ is never changed."""
+    temperature: float = 1.0
+    """Temperature τ of the contrastive loss."""
+    negatives: str = "all"
+    """Negatives of a document in the contrastive loss: all other documents of the batch, as in the paper; or others:
+    those that share none of its most specific labels."""
+    classifier: str = "concat"
+    """Input of the classifier: concat [h_D; h_T], text h_D, or tree h_T."""
+    hidden: int = 0
+    """Width d_V of the nodes; 0 for that of the text encoder."""
+    readout: str = "sum"
+    """How the nodes of a level of the tree, or of a convolution, become one vector: sum, mean or max."""
+    readout_dropout: float = 0.5
+    """Dropout before the alignment of h_T."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_one_of(self.structure, ("tree", *CONVOLUTIONS), "model.structure")
+        check_one_of(self.method, (*METHODS, *CONTROLS), "model.method")
+        check_one_of(self.negatives, ("all", "others"), "model.negatives")
+        check_one_of(self.classifier, ("concat", "text", "tree"), "model.classifier")
+        check_one_of(self.readout, ("sum", "mean", "max"), "model.readout")
+        within(self.leaf_units, 0, MAX_WIDTH, "model.leaf_units")
+        check_at_least(self.name_weight, 0, "model.name_weight")
+        if self.name_weight and self.text != "transformer":
+            raise ConfigError(
+                f"model.name_weight is {self.name_weight:g}, but model.text is '{self.text}', which knows no words at "
+                "the start; set model.name_weight=0, or model.text=transformer"
+            )
+        within(self.height, 1, MOST_HEIGHT, "model.height")
+        within(self.hidden, 0, MAX_WIDTH, "model.hidden")
+        within(self.readout_dropout, 0, 1, "model.readout_dropout")
+        check_at_least(self.contrast, 0, "model.contrast")
+        check_at_least(self.contrast_labels, 0, "model.contrast_labels")
+        check_at_least(self.temperature, 1e-3, "model.temperature")
+
+
+# The projector
 
 
 class LabelMap(nn.Module):
-    """Features (B, D) to what the level-1 nodes receive (B, D, N), for labels with these level-1 parents.
+    """The label axis of the projector, folded with the sum over the children of each level-1 node.
 
-    With a rank r the second map is the product of |Y| x r and r x |Y| weights, so that many labels fit.
+    The paper repeats the features z (D) of a document for each of L labels and maps the label axis by an MLP
+    W2 ReLU(W1 · + b1) + b2. All copies are equal, so W1 counts only through its row sums s, and leaf y is
+
+        X0[y, j] = Σ_k W2[y, k] ReLU(s_k z_j + b1_k) + b2_y        for each feature j.
+
+    Level 1 of the tree only needs sums over leaves. With P (N, L), P[v, y] = 1 if leaf y is a child of node v,
+
+        (P X0)[v, j] = f_v(z_j)    with    f_v(x) = Σ_k (P W2)[v, k] ReLU(s_k x + b1_k) + (P b2)_v.
+
+    The leaves (B, L, D) are therefore never materialised. Each f_v is a piecewise linear function of one number, and
+    all have the same L breakpoints -b1_k / s_k: `_piecewise_linear` tabulates slope and intercept between breakpoints
+    and looks up each z_j, which costs O((L + B D) N) instead of O(B D L N).
+
+    Here s is `slope`, b1 `offset`, W2 `weight` and b2 `bias`. Above `FULL_RANK` labels, W2 is the product of `outer`
+    (L, r) and `weight` (r, L).
     """
 
     parents: Tensor
     outer: nn.Parameter | None
 
-    def __init__(self, parents: Tensor, nodes: int, rank: int) -> None:
+    def __init__(self, parents: Tensor, nodes: int) -> None:
         super().__init__()
         labels = len(parents)
+        rank = LOW_RANK if labels > FULL_RANK else labels
         self.nodes = nodes
         self.register_buffer("parents", parents, persistent=False)
         self.slope = nn.Parameter(torch.empty(labels))
-        self.offset = nn.Parameter(torch.empty(labels))
-        self.bias = nn.Parameter(torch.empty(labels))
-        if rank:
-            self.outer = nn.Parameter(torch.empty(labels, rank))
-            self.weight = nn.Parameter(torch.empty(rank, labels))
-        else:
-            self.outer = None
-            self.weight = nn.Parameter(torch.empty(labels, labels))
-        self.reset()
-
-    @torch.no_grad()
-    def reset(self, deviation: float = 0.02) -> None:
-        """As the released code starts: row sums of N(0, 0.02²) weights, entries of the second map N(0, 0.02²)."""
-        labels = len(self.slope)
-        self.slope.normal_(0.0, deviation * labels**0.5)
-        self.offset.zero_()
-        self.bias.zero_()
-        if self.outer is None:
-            self.weight.normal_(0.0, deviation)
-        else:
-            each = (deviation / self.outer.shape[1] ** 0.5) ** 0.5
-            self.outer.normal_(0.0, each)
-            self.weight.normal_(0.0, each)
+        self.offset = nn.Parameter(torch.zeros(labels))
+        self.bias = nn.Parameter(torch.zeros(labels))
+        self.outer = nn.Parameter(torch.empty(labels, rank)) if rank < labels else None
+        self.weight = nn.Parameter(torch.empty(rank, labels))
+        # As in the released code: row sums of N(0, 0.02²) weights; entries of W2, or of its product, N(0, 0.02²).
+        nn.init.normal_(self.slope, 0.0, 0.02 * labels**0.5)
+        if self.outer is not None:
+            nn.init.normal_(self.outer, 0.0, (0.02 / rank**0.5) ** 0.5)
+        nn.init.normal_(self.weight, 0.0, 0.02 if self.outer is None else (0.02 / rank**0.5) ** 0.5)
 
     def forward(self, features: Tensor) -> Tensor:
-        """What each level-1 node receives of every feature: (B, D) to (B, D, N)."""
-        folded_bias = self._sum_children(self.bias[:, None])[:, 0]
+        """Features z (B, D) to P X0, the input of the level-1 nodes: (B, D, N)."""
+        fold = partial(_sum_children, parents=self.parents, count=self.nodes)  # P times a matrix
+        bias = fold(self.bias[:, None])[:, 0]
         if self.outer is None:
-            return self._hinges(features, self._sum_children(self.weight)) + folded_bias
-        return self._hinges(features, self.weight) @ self._sum_children(self.outer).T + folded_bias
+            return self._piecewise_linear(features, fold(self.weight)) + bias
+        return self._piecewise_linear(features, self.weight) @ fold(self.outer).T + bias
 
-    def _sum_children(self, rows: Tensor) -> Tensor:
-        """P rows: the sum over the labels of each level-1 node."""
-        return rows.new_zeros(self.nodes, rows.shape[1]).index_add(0, self.parents, rows)
-
-    def _hinges(self, features: Tensor, weight: Tensor) -> Tensor:
+    def _piecewise_linear(self, features: Tensor, weight: Tensor) -> Tensor:
         """Σ_k weight[:, k] ReLU(slope_k x + offset_k) for every feature x: (B, D) to (B, D, rows of weight)."""
         flat = self.slope == 0
-        breaks = torch.where(flat, torch.inf, -self.offset / torch.where(flat, 1.0, self.slope))
-        breaks, order = breaks.detach().sort()
+        breakpoints = torch.where(flat, torch.inf, -self.offset / torch.where(flat, 1.0, self.slope))
+        breakpoints, order = breakpoints.detach().sort()
+        # Left of all breakpoints, units with a negative slope are active; each breakpoint changes one unit.
         falling = (self.slope < 0).to(weight.dtype)
-        start_slope = weight @ (falling * self.slope)
-        start_value = weight @ (falling * self.offset + flat * self.offset.relu())
-        turns = weight.T[order]  # (L, rows)
-        steep = torch.stack([self.slope.abs(), self.slope.sign() * self.offset])[:, order, None]  # (2, L, 1)
-        lines = torch.stack([start_slope, start_value])[:, None] + _running(turns * steep)  # (2, L + 1, rows)
-        place = torch.searchsorted(breaks, features.detach())
-        found: Tensor = _Rows.apply(lines.transpose(0, 1).flatten(1), place)  # type: ignore[no-untyped-call]
+        first_slope = weight @ (falling * self.slope)
+        first_value = weight @ (falling * self.offset + flat * self.offset.relu())
+        changes = torch.stack([self.slope.abs(), self.slope.sign() * self.offset])[:, order, None]  # (2, L, 1)
+        changes = weight.T[order] * changes  # (2, L, rows)
+        count = changes.shape[1]
+        if use_matmul(changes, count):
+            sums = changes.new_ones(count + 1, count).tril(-1) @ changes
+        else:
+            sums = F.pad(changes.cumsum(dim=1), (0, 0, 1, 0))
+        table = torch.stack([first_slope, first_value])[:, None] + sums  # (2, L + 1, rows)
+        pieces = torch.searchsorted(breakpoints, features.detach())
+        found: Tensor = _Lookup.apply(table.transpose(0, 1).flatten(1), pieces)  # type: ignore[no-untyped-call]
         slopes, values = found.chunk(2, dim=2)
         return slopes * features.unsqueeze(2) + values
 
 
-def _running(turns: Tensor) -> Tensor:
-    """Sums of the first 0, 1, ..., L rows: (2, L, rows) to (2, L + 1, rows)."""
-    count = turns.shape[1]
-    if multiplies(turns, count):
-        return turns.new_ones(count + 1, count).tril(-1) @ turns
-    return F.pad(turns.cumsum(dim=1), (0, 0, 1, 0))
+def use_matmul(tensor: Tensor, labels: int) -> bool:
+    """Whether sums over labels are matrix products."""
+    return tensor.is_cuda and labels <= MATMUL_LABELS
 
 
-def multiplies(tensor: Tensor, count: int) -> bool:
-    """Whether sums over so many labels are matrix products."""
-    return tensor.is_cuda and count <= FEW
-
-
-class _Rows(torch.autograd.Function):
-    """Rows of a table by number: (R, W) to (..., W)."""
+class _Lookup(torch.autograd.Function):
+    """As `F.embedding`, rows of a table (R, W) by index (...) to (..., W), with a faster gradient."""
 
     @staticmethod
-    def forward(ctx: Any, table: Tensor, numbers: Tensor) -> Tensor:
-        ctx.save_for_backward(numbers)
+    def forward(ctx: Any, table: Tensor, indices: Tensor) -> Tensor:
+        ctx.save_for_backward(indices)
         ctx.count = len(table)
-        return F.embedding(numbers, table)
+        return F.embedding(indices, table)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (numbers,) = ctx.saved_tensors
-        numbers, grad = numbers.flatten(), grad.flatten(0, -2)
-        if multiplies(grad, ctx.count):
-            belongs = torch.arange(ctx.count, device=grad.device)[:, None] == numbers
-            return belongs.to(grad.dtype) @ grad, None
-        return grad.new_zeros(ctx.count, grad.shape[1]).index_add(0, numbers, grad), None
+        indices, grad = ctx.saved_tensors[0].flatten(), grad.flatten(0, -2)
+        if use_matmul(grad, ctx.count):
+            one_hot = torch.arange(ctx.count, device=grad.device)[:, None] == indices
+            return one_hot.to(grad.dtype) @ grad, None
+        return grad.new_zeros(ctx.count, grad.shape[1]).index_add(0, indices, grad), None
 
 
-MIDDLE = 0.25
-"""A cosine at which a name says nothing."""
+def _sum_children(nodes: Tensor, parents: Tensor, count: int, dim: int = 0) -> Tensor:
+    """The sum over the children of each of `count` nodes, along this axis; `parents` has the parent of each child."""
+    shape = [*nodes.shape[:dim], count, *nodes.shape[dim + 1 :]]
+    return nodes.new_zeros(shape).index_add(dim, parents, nodes)
 
 
-class LeafUnits(nn.Module):
-    """ReLU units of each label, read from the document's vector by weights of their own.
+class LabelUnits(nn.Module):
+    """Ours: ReLU units per label that read the text vector; the tree receives their sums over children.
 
-    Side by side they are a wide hidden layer, as HiAGM's nodes are; the tree receives their sums.
+    Together they are one wide hidden layer, like the nodes of HiAGM.
     """
 
     parents: Tensor
 
-    def __init__(self, width: int, count: int, parents: Tensor, nodes: int, hidden: int, dropout: float) -> None:
+    def __init__(self, width: int, count: int, labels: LabelMap, hidden: int, dropout: float) -> None:
         super().__init__()
-        self.count, self.nodes = count, nodes
-        self.register_buffer("parents", parents, persistent=False)
-        self.read = nn.Linear(width, len(parents) * count)
+        self.count, self.nodes = count, labels.nodes
+        self.register_buffer("parents", labels.parents, persistent=False)
+        self.read = nn.Linear(width, len(labels.parents) * count)
         self.lift = nn.Linear(count, hidden, bias=False)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, text: Tensor) -> Tensor:
-        """(B, D) to (B, L, U)."""
+        """Text vectors (B, D) to units (B, L, U)."""
         units: Tensor = self.dropout(F.relu(self.read(text)))
         return units.reshape(text.shape[0], len(self.parents), self.count)
 
-    def lifted(self, units: Tensor) -> Tensor:
-        """What each node receives of the units of its labels: (B, L, U) to (B, N, D)."""
-        sums = units.new_zeros(units.shape[0], self.nodes, self.count).index_add(1, self.parents, units)
-        lifted: Tensor = self.lift(sums)
-        return lifted
+    def node_input(self, units: Tensor) -> Tensor:
+        """What the level-1 nodes receive from the units of their labels: (B, L, U) to (B, N, D)."""
+        received: Tensor = self.lift(_sum_children(units, self.parents, self.nodes, dim=1))
+        return received
 
 
-class LeafNames(nn.Module):
-    """How like a label's name and description a document is: weight times the cosine of their vectors, both learned.
+class LabelNames(nn.Module):
+    """Ours: adds weight × cosine between the text vector and a vector per label to the logits; both are learned.
 
-    The vectors start small and anywhere; whoever trains a new model sets them to what the text encoder makes of names.
+    In a new model, `HILL.start` sets the vectors to the encoded names and descriptions.
     """
 
     def __init__(self, labels: int, width: int, weight: float) -> None:
@@ -187,373 +263,185 @@ class LeafNames(nn.Module):
         self.weight = nn.Parameter(torch.full((labels,), weight))
 
     def forward(self, text: Tensor) -> Tensor:
-        """What the names add to the logits: (B, D) to (B, L)."""
+        """Text vectors (B, D) to what names add to the logits (B, L)."""
         cosines = F.normalize(text, dim=1) @ F.normalize(self.vectors, dim=1).T
-        return self.weight * (cosines - MIDDLE)
+        return self.weight * (cosines - NEUTRAL_COSINE)
+
+
+# Structure encoders
 
 
 class StructureEncoder(nn.Module):
-    """h (B, D) to h_T (B, D): projector, layers of nodes, readout of each layer, alignment.
+    """h_D (B, D) to h_T (B, D): projector, layers of nodes, readout of each layer, alignment.
 
-    `parents[i]` is the node that receives label i. What the layers are is left to subclasses, which set `align` too.
+    `parents[i]` is the node that receives label i. Subclasses add `align` and the layers.
     """
 
     align: nn.Sequential
-    units: LeafUnits | None
-    """What labels compute of a document by weights of their own; nothing in the paper."""
+    units: LabelUnits | None
 
-    def __init__(
-        self, parents: Tensor, nodes: int, width: int, hidden: int, readout: str, dropout: float, label_rank: int
-    ) -> None:
+    def __init__(self, parents: Tensor, nodes: int, width: int, config: HILLConfig) -> None:
         super().__init__()
-        self.readout = readout
-        self.features = nn.Sequential(
-            nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.Dropout(dropout)
-        )
-        self.labels = LabelMap(parents, nodes, label_rank)
-        self.dropout = nn.Dropout(dropout)
+        self.hidden = config.hidden or width
+        self.readout = config.readout
+        linear = (nn.Linear(width, self.hidden), nn.ReLU(), nn.Linear(self.hidden, self.hidden))
+        self.features = nn.Sequential(*linear, nn.Dropout(config.dropout))
+        self.labels = LabelMap(parents, nodes)
+        self.dropout = nn.Dropout(config.dropout)
         self.units = None
 
     @abstractmethod
     def layers(self, received: Tensor) -> Iterator[Tensor]:
-        """The nodes of each layer, from what the projector gives the first: (B, N, D) to (B, N, D) a layer."""
+        """The nodes of each layer (B, N, D), given the input of the first one (B, N, D)."""
 
     def forward(self, text: Tensor, units: Tensor | None = None) -> Tensor:
-        """Vectors of documents, and units of the labels if there are any, to vectors that passed through: (B, D)."""
+        """h_D (B, D), and the label units (B, L, U) if the model has them, to h_T (B, D)."""
         with torch.autocast(text.device.type, enabled=False):
             received = self.labels(self.features(text.float())).transpose(1, 2)  # (B, N, D)
             if self.units is not None and units is not None:
-                received = received + self.units.lifted(units)
+                received = received + self.units.node_input(units)
             received = self.dropout(received)
-        read = [self._read(nodes) for nodes in self.layers(received)]
-        aligned: Tensor = self.align(torch.cat(read, dim=1))
+        pool: Any = {"sum": torch.sum, "mean": torch.mean, "max": torch.amax}[self.readout]  # η
+        aligned: Tensor = self.align(torch.cat([pool(nodes, dim=1) for nodes in self.layers(received)], dim=1))
         return aligned
-
-    def add_units(self, count: int, dropout: float) -> None:
-        """Let each label compute so many numbers of a document's vector, and pass them on upwards."""
-        width = int(self.features[0].in_features)  # type: ignore[arg-type]
-        self.units = LeafUnits(width, count, self.labels.parents, self.labels.nodes, self.hidden, dropout)
-
-    @property
-    def hidden(self) -> int:
-        """Width of the nodes."""
-        return int(self.features[0].out_features)  # type: ignore[arg-type]
-
-    def _read(self, nodes: Tensor) -> Tensor:
-        """η: one vector of a layer's nodes, (B, N, D) to (B, D)."""
-        if self.readout == "sum":
-            return nodes.sum(dim=1)
-        return nodes.mean(dim=1) if self.readout == "mean" else nodes.amax(dim=1)
 
 
 class TreeEncoder(StructureEncoder):
-    """h (B, D) to h_T (B, D): projector, one feed-forward net a level over child sums, readout, alignment.
+    """On the coding tree: one feed-forward net per level over child sums.
 
-    `parents[k][i]` is the parent on level k + 1 of node i on level k. As in the released code: two linear layers a net,
-    BatchNorm after each except at the root, dropout 0.5 and a linear layer after the concatenated readouts. Different:
-    the leaves are never materialised (see `LabelMap`), so that the dropouts of the projector fall on the document's
-    features and on what level 1 receives, not on each copy and each leaf.
+    `parents[k][i]` is the parent on level k + 1 of node i on level k. As in the released code: two linear layers per
+    net, batch norm after each except at the root, dropout 0.5 and a linear layer after the concatenated readouts.
+    Different: the leaves are never materialised (see `LabelMap`), so the dropouts of the projector apply to the
+    features of the document and to the input of level 1, not to each copy and each leaf.
     """
 
-    def __init__(
-        self,
-        parents: Sequence[Tensor],
-        width: int,
-        hidden: int,
-        readout: str = "sum",
-        norm: str = "batch",
-        dropout: float = 0.1,
-        readout_dropout: float = 0.5,
-        label_rank: int = 0,
-    ) -> None:
+    def __init__(self, parents: Sequence[Tensor], width: int, config: HILLConfig) -> None:
         sizes = [*(len(level) for level in parents), 1]
-        super().__init__(parents[0], sizes[1], width, hidden, readout, dropout, label_rank)
+        super().__init__(parents[0], sizes[1], width, config)
         self.sizes = sizes
         for level, above in enumerate(parents[1:], start=1):
             self.register_buffer(f"parents{level}", above, persistent=False)
-        self.levels = nn.ModuleList(
-            LevelNet(hidden, norm if level < len(parents) else "none") for level in range(1, len(parents) + 1)
-        )
-        self.align = alignment(len(parents) * hidden, width, readout_dropout)
+        height = len(parents)
+        self.levels = nn.ModuleList(LevelNet(self.hidden, batch_norm=level < height) for level in range(1, height + 1))
+        self.align = nn.Sequential(nn.Dropout(config.readout_dropout), nn.Linear(height * self.hidden, width))
         initialise(self)
 
     def layers(self, received: Tensor) -> Iterator[Tensor]:
-        """The nodes of levels 1, ..., K: (B, N1, D) to (B, N, D) a level."""
+        """The nodes of levels 1, ..., K: x_v = FFN(Σ over children of v)."""
         for level, net in enumerate(self.levels, start=1):
             nodes = net(received)
             yield nodes
             if level < len(self.levels):
-                received = self._sum_children(nodes, level)
-
-    def _sum_children(self, nodes: Tensor, level: int) -> Tensor:
-        """u_v = Σ over children of v: (B, N below, D) to (B, N, D)."""
-        above = self.get_buffer(f"parents{level}")
-        sums = nodes.new_zeros(nodes.shape[0], self.sizes[level + 1], nodes.shape[2])
-        return sums.index_add(1, above, nodes)
-
-
-def alignment(read: int, width: int, dropout: float) -> nn.Sequential:
-    """From the concatenated readouts to the width of the text's vector."""
-    return nn.Sequential(nn.Dropout(dropout), nn.Linear(read, width))
-
-
-LAYERS = {"gcn": 2, "gat": 2, "gin": 3}
-"""The graph convolutions, and how many layers of each the paper has."""
+                received = _sum_children(nodes, self.get_buffer(f"parents{level}"), self.sizes[level + 1], dim=1)
 
 
 class GraphEncoder(StructureEncoder):
-    """h (B, D) to h_T (B, D): projector, x ← norm(ReLU(conv(x))) a layer over the labels, readout, alignment.
+    """On the graph of the labels (the paper's ablations): x ← norm(ReLU(conv(x))) per layer.
 
-    Edges run both ways between `child[e]` and `parent[e]`; nothing stands above the roots. The convolutions are those
-    of PyTorch Geometric with its defaults: GCN with symmetric normalisation; GAT with one head and slope 0.2; GIN with
-    ε = 0 and a net of two linear layers. As in the released code, weights of GCN and GAT start as Glorot and those of
-    GIN's net as all other linear layers do. Different: a batch is one graph by offsets, not copies of a graph that are
-    collated each step; the loops that GCN and GAT add to the edges are there from the start, so that no layer has to
-    look for loops and wait for the device; the dropouts of the projector fall as in `TreeEncoder`.
+    Edges run in both directions between `child[e]` and `parent[e]`; there is no node above the roots. The convolutions
+    are those of PyTorch Geometric with its defaults: GCN with symmetric normalisation; GAT with one head and slope 0.2;
+    GIN with ε = 0 and two linear layers. As in the released code, weights of GCN and GAT are initialised by Glorot, and
+    those of GIN like all other linear layers. Different: a batch is one graph by offsets, not copies that are collated
+    each step; the self-loops of GCN and GAT are added once; the dropouts of the projector apply as in `TreeEncoder`.
     """
 
     edges: Tensor
 
-    def __init__(
-        self,
-        kind: str,
-        child: Tensor,
-        parent: Tensor,
-        labels: int,
-        width: int,
-        hidden: int,
-        layers: int = 0,
-        readout: str = "sum",
-        norm: str = "batch",
-        dropout: float = 0.1,
-        readout_dropout: float = 0.5,
-        label_rank: int = 0,
-    ) -> None:
-        super().__init__(torch.arange(labels), labels, width, hidden, readout, dropout, label_rank)
-        layers = layers or LAYERS[kind]
+    def __init__(self, child: Tensor, parent: Tensor, labels: int, width: int, config: HILLConfig) -> None:
+        super().__init__(torch.arange(labels), labels, width, config)
+        kind, hidden = config.structure, self.hidden
         loops = torch.arange(0 if kind == "gin" else labels)
         edges = torch.stack([torch.cat([child, parent, loops]), torch.cat([parent, child, loops])])
         self.register_buffer("edges", edges, persistent=False)
-        self.convolutions = nn.ModuleList(_convolution(kind, hidden) for _ in range(layers))
-        self.norms = nn.ModuleList(row_norm(norm, hidden) for _ in range(layers))
-        self.align = alignment(layers * hidden, width, readout_dropout)
+        count = CONVOLUTIONS[kind]
+        library = need("torch_geometric.nn", "gnn", f"structure={kind}")
+        self.convolutions = nn.ModuleList()
+        for _ in range(count):
+            if kind == "gin":
+                net = nn.Sequential(nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, hidden))
+                self.convolutions.append(library.GINConv(net))
+            else:
+                convolution = {"gcn": library.GCNConv, "gat": library.GATConv}[kind]
+                self.convolutions.append(convolution(hidden, hidden, add_self_loops=False))
+        self.norms = nn.ModuleList(DistributedBatchNorm(hidden) for _ in range(count))
+        self.align = nn.Sequential(nn.Dropout(config.readout_dropout), nn.Linear(count * hidden, width))
         initialise(self)
 
     def layers(self, received: Tensor) -> Iterator[Tensor]:
-        """The labels after each convolution: (B, L, D) to (B, L, D) a layer."""
-        edges = self._batch_edges(*received.shape[:2])
+        """The labels after each convolution: (B, L, D) to (B, L, D) per layer."""
+        documents, labels, _ = received.shape
+        starts = labels * torch.arange(documents, device=self.edges.device)
+        edges = (self.edges[:, None] + starts[:, None]).flatten(1)  # (2, B · E); document b has the rows b · L, ...
         rows = received.flatten(0, 1)  # (B · L, D)
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
-            # float32 under autocast too, since the next layer may sum very many children of a label
+            # float32 under autocast too: the next layer may sum very many children of a label
             rows = norm(F.relu(convolution(rows, edges)).float())
             yield rows.view(received.shape)
 
-    def _batch_edges(self, documents: int, labels: int) -> Tensor:
-        """The edges of a batch, whose document b has the rows b · L, ..., b · L + L - 1: (2, B · E)."""
-        starts = labels * torch.arange(documents, device=self.edges.device)
-        return (self.edges[:, None] + starts[:, None]).flatten(1)
+
+# The model
 
 
-def _convolution(kind: str, width: int) -> nn.Module:
-    library = need("torch_geometric.nn", "gnn", f"structure={kind}")
-    if kind == "gin":
-        net = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
-        sums: nn.Module = library.GINConv(net)
-        return sums
-    convolution: nn.Module = {"gcn": library.GCNConv, "gat": library.GATConv}[kind](width, width, add_self_loops=False)
-    return convolution
-
-
-NEGATIVES = ("all", "others", "weighted")
-
-
-class Partners(nn.Module):
-    """How much documents of the whole batch, also of one that several processes share, belong apart or together.
-
-    Their labels are targets (B, L) or lists (B, M).
-    """
-
-    edges: Tensor
-
-    def __init__(self, edges: Tensor, labels: int) -> None:
-        super().__init__()
-        self.labels = labels
-        self.register_buffer("edges", edges, persistent=False)  # child and parent, (E, 2)
-
-    def negatives(self, labels: Tensor, kind: str) -> Tensor | None:
-        """How much each document is a negative of each other: (B, B), or none for all alike."""
-        match kind:
-            case "others":
-                return share_none(self._most_specific(all_gather(labels)))
-            case "weighted":
-                labels = all_gather(labels)
-                return dissimilarity(own_columns(labels, self.labels) if is_label_list(labels) else labels)
-        return None
-
-    def alike(self, labels: Tensor) -> Tensor:
-        """How much each document is a partner of each other: (B, B)."""
-        return 1 - dissimilarity(self._most_specific(all_gather(labels)))
-
-    def _most_specific(self, labels: Tensor) -> Tensor:
-        """The most specific labels of documents: of targets (B, L) as such, of lists as columns of their own."""
-        child, parent = self.edges.T
-        if not is_label_list(labels):
-            return most_specific(labels, child, parent)
-        edges: Tensor = (parent * (self.labels + 1) + child).sort().values
-        return own_columns(drop_parents(labels, edges, self.labels), self.labels)
-
-
-STRUCTURES = ("tree", *LAYERS)
-
-
-CLASSIFIERS = ("concat", "text", "tree", "residual")
-
-
-FULL_RANK = 5_000
-
-
-LOW_RANK = 64
-
-
-TREE_FILE = "coding_tree.json"
-
-
-TOKENS_FILE = "label_tokens.json"
-
-
-LONGEST_NAME = 64
-"""Tokens that are read of a label's name and description."""
-
-
-NODE_CELLS = 1 << 25
-"""Numbers in the nodes of level 1, of all documents, that are held at a time where only the best labels are wanted."""
-
-
-@dataclass(frozen=True)
-class HILLConfig(WideConfig, TextConfig):
-    """Settings of HILL."""
-
-    structure: str = "tree"
-    """Structure encoder: on the coding tree, or the paper's ablations gcn, gat, gin on the graph of the labels."""
-    layers: int = 0
-    """gcn, gat, gin: how many convolutions; 0 for the paper's 2, 2 and 3."""
-    height: int = 3
-    """Height K of the coding tree; 1 is the paper's ablation without Algorithm 1."""
-    method: str = "authors"
-    """Builder of the coding tree: paper, authors or refined; as controls random, with the level sizes of refined, or
-    taxonomy, the taxonomy itself."""
-    name_weight: float = 0.0
-    """How much a unit of cosine with the vector of a label's name and description adds to its logit at the start; both
-    vector and weight are learned. 0 as in the paper, where names are not read."""
-    leaf_units: int = 0
-    """Units of its own that each label computes of a document and that the classifier reads too; 0 as in the paper."""
-    contrast: float = 0.1
-    """Weight λ of the contrastive loss; 0 is the paper's ablation without it."""
-    contrast_labels: int = 166
-    """Labels up to which λ counts in full, as many as the paper's largest data set has; with more, where the loss is a
-    mean over labels, it is multiplied by this and divided by their number. 0 for in full with any number."""
-    temperature: float = 1.0
-    """Temperature τ of the contrastive loss."""
-    negatives: str = "all"
-    """What a document is contrasted with: all others of the batch, as in the paper; others: those that share none of
-    its most specific labels; weighted: all, each by 1 - the Jaccard similarity of the labels."""
-    positives: str = "own"
-    """What a document is drawn to: its own other view, as in the paper; alike: other documents too, by the Jaccard
-    similarity of their most specific labels."""
-    views: str = "own"
-    """Projectors of the contrastive loss: each view its own, as in the paper, or one shared by both."""
-    classifier: str = "concat"
-    """What the classifier reads: concat [h_D; h_T], text h_D, tree h_T, residual h_D + h_T."""
-    hidden: int = 0
-    """Width d_V of the nodes; 0 for that of the text encoder."""
-    readout: str = "sum"
-    """How the nodes of a level of the tree, or of a convolution, become one vector: sum, mean or max."""
-    norm: str = "batch"
-    """Normalisation of nodes: batch as in the released code, or layer."""
-    readout_dropout: float = 0.5
-    """Dropout before the alignment of h_T."""
-    label_rank: int = 0
-    """Rank of the projector's label map; 0 for full up to 5,000 labels and 64 above."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_one_of(self.structure, STRUCTURES, "model.structure")
-        check_one_of(self.method, (*METHODS, *CONTROLS), "model.method")
-        check_one_of(self.negatives, NEGATIVES, "model.negatives")
-        check_one_of(self.positives, ("own", "alike"), "model.positives")
-        if self.positives != "own" and self.negatives != "all":
-            raise ConfigError(
-                f"model.negatives is '{self.negatives}', which leaves out what model.positives={self.positives} draws "
-                "together; set one of them to its default"
-            )
-        check_one_of(self.views, ("own", "shared"), "model.views")
-        check_one_of(self.classifier, CLASSIFIERS, "model.classifier")
-        check_one_of(self.readout, ("sum", "mean", "max"), "model.readout")
-        check_one_of(self.norm, ("batch", "layer"), "model.norm")
-        within(self.layers, 0, MOST_LAYERS, "model.layers")
-        within(self.leaf_units, 0, WIDEST, "model.leaf_units")
-        check_at_least(self.name_weight, 0, "model.name_weight")
-        if self.name_weight and self.text != "transformer":
-            raise ConfigError(
-                f"model.name_weight is {self.name_weight:g}, but model.text is '{self.text}', which knows no words at "
-                "the start; set model.name_weight=0, or model.text=transformer"
-            )
-        within(self.height, 1, MOST_HEIGHT, "model.height")
-        within(self.hidden, 0, WIDEST, "model.hidden")
-        within(self.readout_dropout, 0, 1, "model.readout_dropout")
-        check_at_least(self.contrast, 0, "model.contrast")
-        check_at_least(self.contrast_labels, 0, "model.contrast_labels")
-        check_at_least(self.temperature, 1e-3, "model.temperature")
-        within(self.label_rank, 0, WIDEST, "model.label_rank")
-
-
-class HILL(WideModel):
-    """Logits from [h_D; h_T] (the paper; the released code defaults to h_D alone) and BCE + λ NT-Xent."""
+class HILL(LargeLabelModel):
+    """Logits from [h_D; h_T], as in the paper (the released code defaults to h_D alone); loss BCE + λ NT-Xent."""
 
     Config: ClassVar[type[ModelConfig]] = HILLConfig
     config: HILLConfig
     tree: CodingTree
-    """The coding tree, where the structure is one."""
-    tree_view: nn.Sequential | None
+    """The coding tree, if the structure is one."""
+    structure: StructureEncoder
+    child: Tensor
+    parent: Tensor
     head_leaves: nn.Linear | None
-    """The classifier's part that reads the units of the labels."""
-    names: LeafNames | None
-    """What the names of the labels add."""
+    """The part of the classifier that reads the label units."""
+    names: LabelNames | None
 
     def __init__(self, text: TextEncoder, taxonomy: Taxonomy, config: HILLConfig, assets: Mapping[str, Any]) -> None:
         super().__init__(text, taxonomy, config, assets)
         width, labels = text.width, len(taxonomy)
-        self.partners = Partners(torch.from_numpy(taxonomy.edge_array.copy()), labels)
+        for name, ends in zip(("child", "parent"), taxonomy.edge_array.T, strict=True):
+            self.register_buffer(name, torch.from_numpy(ends.copy()), persistent=False)
         if config.structure == "tree":
             self.tree = CodingTree(assets[TREE_FILE]["parents"])
-        self.structure = self._structure(labels)
+            self.structure = TreeEncoder([torch.from_numpy(level.copy()) for level in self.tree.parents], width, config)
+        else:
+            self.structure = GraphEncoder(self.child, self.parent, labels, width, config)
+        document_values = self.structure.labels.nodes * self.structure.hidden
+        self.top_k_batch_size = max(1, min(self.top_k_batch_size, MAX_NODE_VALUES // document_values))
         self.head = nn.Linear(2 * width if config.classifier == "concat" else width, labels)
-        self.text_view = _projector(width)
-        self.tree_view = _projector(width) if config.views == "own" else None
+        # W2 ReLU(W1 h + b1) + b2 for each view; the paper has no b2, the released code has it
+        self.text_view, self.tree_view = (
+            nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)) for _ in range(2)
+        )
         for part in (self.head, self.text_view, self.tree_view):
-            if part is not None:
-                initialise(part)
+            initialise(part)
+        # λ is smaller with many labels: L_C is a mean over labels, and its gradients shrink with their number
+        many = config.loss == "bce" and 0 < config.contrast_labels < labels
+        self.contrast_weight = config.contrast * (config.contrast_labels / labels if many else 1.0)
+        for name in ("leaf_units", "name_weight"):
+            if (value := getattr(config, name)) and (labels > FULL_RANK or self.sampled_loss is not None):
+                limit = f"at most {FULL_RANK:,} labels" if labels > FULL_RANK else "model.sample=0"
+                raise ConfigError(f"model.{name} is {value:g}, which needs {limit}, not {labels:,}; set model.{name}=0")
+        self.names = LabelNames(labels, width, config.name_weight) if config.name_weight else None
         self.head_leaves = None
-        self.names = LeafNames(labels, width, config.name_weight) if config.name_weight else None
-        self._check_size(labels)
-        if config.leaf_units:
-            self.structure.add_units(config.leaf_units, config.dropout)
-            self.head_leaves = nn.Linear(labels * config.leaf_units, labels, bias=False)
+        if count := config.leaf_units:
+            structure = self.structure
+            structure.units = LabelUnits(width, count, structure.labels, structure.hidden, config.dropout)
+            self.head_leaves = nn.Linear(labels * count, labels, bias=False)
 
     @classmethod
     def prepare(
         cls, documents: Documents, taxonomy: Taxonomy, config: HILLConfig, tokenizer: Tokenizer
     ) -> dict[str, Any]:
-        """The coding tree and the tokens of the labels, where they are used, beside what every model knows."""
-        known = super().prepare(documents, taxonomy, config, tokenizer)
+        """The assets of every model, the coding tree, and the tokens of the label names, if they are used."""
+        assets = super().prepare(documents, taxonomy, config, tokenizer)
         if config.structure == "tree":
             tree = build_tree(taxonomy, config.height, config.method).tree
-            known[TREE_FILE] = {"parents": [parents.tolist() for parents in tree.parents]}
+            assets[TREE_FILE] = {"parents": [parents.tolist() for parents in tree.parents]}
         if config.name_weight:
-            texts = [f"{label.name} {label.description}" for label in taxonomy]
-            tokens = tokenize(texts, tokenizer, LONGEST_NAME)
-            known[TOKENS_FILE] = [tokens[row].tolist() for row in range(len(tokens))]
-        return known
+            tokens = tokenize([f"{label.name} {label.description}" for label in taxonomy], tokenizer, NAME_TOKENS)
+            assets[TOKENS_FILE] = [tokens[row].tolist() for row in range(len(tokens))]
+        return assets
 
     @classmethod
     def reorder_assets(
@@ -566,61 +454,75 @@ class HILL(WideModel):
         return {TREE_FILE: reorder_leaves(assets[TREE_FILE], source)}
 
     def start(self) -> None:
-        """Set the vectors of the labels to what the text encoder makes of their names and descriptions."""
+        """Set the vectors of the labels to the encoded names and descriptions."""
         if self.names is not None:
             described = Descriptions(self.assets[TOKENS_FILE], self.text.pad, self.text.width, every=1)
             self.names.vectors.data.copy_(described.encode(self.text))
 
     @property
-    def stages(self) -> tuple[str, ...]:
-        """Contrast first, then labels; not where the contrast is left out."""
-        return ("contrast", "labels") if self.config.contrast else ()
-
-    @property
     def axes(self) -> dict[str, str]:
-        """The weights that follow the taxonomy."""
-        own = dict.fromkeys(("slope", "offset"), "L") | {"bias": "Z"}
-        own |= {"weight": "ZZ"} if self.structure.labels.outer is None else {"outer": "Z-", "weight": "-Z"}
-        known = super().axes | {f"structure.labels.{name}": axes for name, axes in own.items()}
-        if self.config.leaf_units:
-            known |= {"structure.units.read.weight": "L-", "structure.units.read.bias": "L", "head_leaves.weight": "LZ"}
-        return known | ({"names.vectors": "K-", "names.weight": "K"} if self.names is not None else {})
+        """The weights whose shape depends on the taxonomy."""
+        second = {"weight": "ZZ"} if self.structure.labels.outer is None else {"outer": "Z-", "weight": "-Z"}
+        label_map = {"slope": "L", "offset": "L", "bias": "Z"} | second
+        axes = super().axes | {f"structure.labels.{name}": letters for name, letters in label_map.items()}
+        if self.head_leaves is not None:
+            axes |= {"structure.units.read.weight": "L-", "structure.units.read.bias": "L", "head_leaves.weight": "LZ"}
+        return axes | ({"names.vectors": "K-", "names.weight": "K"} if self.names is not None else {})
 
     def classify(self, text: Tensor, labels: Tensor | None = None) -> Output:
-        """h_D (B, D) to logits (B, L); with labels the loss L_C + λ L_clr, or in a stage one of the two unweighted."""
-        tree, units = self.encode(text)
-        features = self._read(text, tree)
-        logits = self.judge(features, labels)
+        """h_D (B, D) to logits (B, L); with labels, also the loss L_C + λ L_clr."""
+        features, tree, units = self.encode(text)
+        logits = self.head_logits(features, labels)
         if self.head_leaves is not None and units is not None:
             logits = logits + self.head_leaves(units.flatten(1))
         if self.names is not None:
             logits = logits + self.names(text)
         if labels is None:
             return Output(logits)
-        parts = {}
-        if self.stage != "contrast":
-            parts["labels"] = self.judge_loss(features, logits, labels)
-        if self.config.contrast and self.stage != "labels":
-            weight = 1.0 if self.stage else self.contrast_weight
-            parts["contrast"] = weight * self.contrast(text, tree, labels)
+        parts = {"labels": self.head_loss(features, logits, labels)}
+        if self.config.contrast:
+            parts["contrast"] = self.contrast_weight * self.contrast(text, tree, labels)
         return total(logits, parts)
 
-    def encode(self, text: Tensor) -> tuple[Tensor, Tensor | None]:
-        """h_T (B, D), and what the units of the labels say (B, L, U) where there are any."""
+    def encode(self, text: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """h_D (B, D) to the input of the classifier, h_T (B, D), and the label units (B, L, U) if there are any."""
         units = None if self.structure.units is None else self.structure.units(text)
-        return self.structure(text, units), units
+        tree = self.structure(text, units)
+        if self.config.classifier == "concat":
+            return torch.cat([text, tree.to(text.dtype)], dim=1), tree, units
+        return text if self.config.classifier == "text" else tree, tree, units
 
-    def best(self, batch: Batch | Packed, count: int) -> tuple[Tensor, Tensor]:
-        """The highest scores of each document and the labels they are of: (B, count) each, the best first."""
-        whole = self.head_leaves is not None or self.names is not None
-        return HTCModel.best(self, batch, count) if whole else super().best(batch, count)
+    def features(self, text: Tensor) -> Tensor:
+        """h_D (B, D) to the input of the classifier."""
+        return self.encode(text)[0]
+
+    def contrast(self, text: Tensor, tree: Tensor, labels: Tensor) -> Tensor:
+        """L_clr: the text and tree vectors of a document are partners, those of other documents are negatives."""
+        negatives = None if self.config.negatives == "all" else self.negative_pairs(labels)
+        return nt_xent(self.text_view(text), self.tree_view(tree), self.config.temperature, negatives)
+
+    def negative_pairs(self, labels: Tensor) -> Tensor:
+        """Whether two documents share no most specific label: (B, B), over the documents of all processes.
+
+        Labels are targets (B, L) or label lists (B, M).
+        """
+        labels = all_gather(labels)
+        present = to_indicator(labels, self.head.out_features) if is_label_list(labels) else labels.float()
+        children = torch.zeros_like(present).index_add(1, self.parent, present[:, self.child])  # (B, L)
+        specific = present * (children == 0)
+        return specific @ specific.T == 0
+
+    def top_k(self, batch: Batch | Packed, k: int) -> tuple[Tensor, Tensor]:
+        """The k highest scores of each document and their labels: (B, k) each, the highest first."""
+        head_only = self.head_leaves is None and self.names is None
+        return super().top_k(batch, k) if head_only else HTCModel.top_k(self, batch, k)
 
     def branch_logits(self, batch: Batch, labels: Tensor) -> dict[str, Tensor]:
         """Split the logits of a batch of one document into what text, structure, names and bias add: (K) each."""
         text = self.text.read(batch)  # (1, D)
-        tree, units = self.encode(text)
+        _, tree, units = self.encode(text)
         weight, zero = self.head.weight[labels], torch.zeros_like(self.head.bias[labels])
-        text_weight, tree_weight = weight[:, : text.shape[1]], weight[:, -text.shape[1] :]  # the same but for concat
+        text_weight, tree_weight = weight[:, : text.shape[1]], weight[:, -text.shape[1] :]  # equal unless concat
         parts = {
             "text": zero if self.config.classifier == "tree" else text_weight @ text[0],
             "structure": zero if self.config.classifier == "text" else tree_weight @ tree[0],
@@ -631,67 +533,9 @@ class HILL(WideModel):
             parts["names"] = self.names(text)[0, labels]
         return parts | {"bias": self.head.bias[labels]}
 
-    @property
-    def contrast_weight(self) -> float:
-        """λ, less where labels are many: L_C is a mean over them, and its gradients shrink as their number grows."""
-        config, labels = self.config, self.head.out_features
-        many = config.loss == "bce" and 0 < config.contrast_labels < labels
-        return config.contrast * (config.contrast_labels / labels if many else 1.0)
-
-    def contrast(self, text: Tensor, tree: Tensor, labels: Tensor) -> Tensor:
-        """L_clr: a document's text and tree vectors are partners, those of other documents negatives."""
-        tree_view = self.text_view if self.tree_view is None else self.tree_view
-        views = self.text_view(text), tree_view(tree)
-        config, partners = self.config, self.partners
-        positives = partners.alike(labels) if config.positives == "alike" else None
-        return nt_xent(*views, config.temperature, partners.negatives(labels, config.negatives), positives)
-
-    def _structure(self, labels: int) -> StructureEncoder:
-        config, width = self.config, self.text.width
-        rank = config.label_rank or (0 if labels <= FULL_RANK else LOW_RANK)
-        shared = (config.readout, config.norm, config.dropout, config.readout_dropout, rank)
-        if config.structure == "tree":
-            parents = [torch.from_numpy(above.copy()) for above in self.tree.parents]
-            return TreeEncoder(parents, width, config.hidden or width, *shared)
-        hidden, layers = config.hidden or width, config.layers
-        child, parent = self.partners.edges.T
-        return GraphEncoder(config.structure, child, parent, labels, width, hidden, layers, *shared)
-
-    def _check_size(self, labels: int) -> None:
-        """Raise where what labels bring along needs all of them at once, and they are too many or learn by samples."""
-        for name in ("leaf_units", "name_weight"):
-            if (value := getattr(self.config, name)) and (labels > FULL_RANK or self.sampled is not None):
-                limit = f"at most {FULL_RANK:,} labels" if labels > FULL_RANK else "model.sample=0"
-                raise ConfigError(f"model.{name} is {value:g}, which needs {limit}, not {labels:,}; set model.{name}=0")
-
-    @property
-    def together(self) -> int:
-        """Documents whose nodes are computed at a time where only the best labels are wanted."""
-        nodes = self.structure.labels.nodes * self.structure.hidden
-        return max(1, min(super().together, NODE_CELLS // nodes))
-
-    def features(self, text: Tensor) -> Tensor:
-        """What the classifier reads of documents."""
-        return self._read(text, self.encode(text)[0])
-
-    def _read(self, text: Tensor, tree: Tensor) -> Tensor:
-        match self.config.classifier:
-            case "concat":
-                return torch.cat([text, tree.to(text.dtype)], dim=1)
-            case "residual":
-                return text + tree
-            case "tree":
-                return tree
-        return text
-
     @torch.no_grad()
     def start_head(self, weight: Tensor, bias: Tensor) -> None:
-        """Set the columns of the classifier that read h_D; where it reads h_T alone, there are none."""
+        """Set the bias, and the columns of the classifier that read h_D, if there are any."""
         if self.config.classifier != "tree":
             self.head.weight[:, : weight.shape[1]] = weight
         self.head.bias.copy_(bias)
-
-
-def _projector(width: int) -> nn.Sequential:
-    """W2 ReLU(W1 h + b1) + b2; the paper has no b2, the released code does."""
-    return nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))

@@ -20,7 +20,7 @@ from hill.encoders import TextEncoder
 from hill.models.base import (
     COUNTS_FILE,
     GCN_AXES,
-    WIDEST,
+    MAX_WIDTH,
     FamilyConfig,
     FamilyHead,
     HTCModel,
@@ -179,7 +179,7 @@ class HiMatchConfig(FamilyConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("node_width", "joint_width"):
-            within(getattr(self, name), 1, WIDEST, f"model.{name}")
+            within(getattr(self, name), 1, MAX_WIDTH, f"model.{name}")
         for name in ("description_words", "refresh"):
             check_at_least(getattr(self, name), 1, f"model.{name}")
         for name in ("joint", "match", "margin"):

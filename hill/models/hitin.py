@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from hill.data import Documents
 from hill.encoders import TextEncoder
-from hill.models.base import WIDEST, FamilyConfig, FamilyHead, ModelConfig, VectorModel, reorder_leaves, total
+from hill.models.base import MAX_WIDTH, FamilyConfig, FamilyHead, ModelConfig, VectorModel, reorder_leaves, total
 from hill.models.layers import LevelNet
 from hill.settings import check_one_of, within
 from hill.taxonomy import Taxonomy
@@ -45,7 +45,7 @@ class TreeNetwork(nn.Module):
         self.features = nn.Linear(width, hidden)
         self.leaves = Leaves(self.sizes[0])
         self.dropout = nn.Dropout(dropout)
-        self.levels = nn.ModuleList(LevelNet(hidden, "batch") for _ in parents)
+        self.levels = nn.ModuleList(LevelNet(hidden) for _ in parents)
 
     @property
     def width(self) -> int:
@@ -146,7 +146,7 @@ class HiTINConfig(FamilyConfig):
         check_one_of(self.method, METHODS, "model.method")
         check_one_of(self.readout, ("sum", "mean", "max"), "model.readout")
         within(self.height, 1, MOST_HEIGHT, "model.height")
-        within(self.hidden, 0, WIDEST, "model.hidden")
+        within(self.hidden, 0, MAX_WIDTH, "model.hidden")
         within(self.readout_dropout, 0, 1, "model.readout_dropout")
 
 

@@ -1,20 +1,52 @@
-"""Inference: a model on a device that turns tokens into scores. It knows no optimiser and no other processes."""
+"""Saved models and prediction: write and load the folder of a model, and run a model on a device.
 
+A saved model has taxonomy, tokenizer, settings and weights in one folder, without pickle. Nothing here needs an
+optimiser or other processes.
+"""
+
+import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from hill.data.batches import DeviceDocuments, collate, move, reading_order, to_device
 from hill.data.tokens import Tokens
-from hill.errors import ConfigError
-from hill.models.base import HTCModel
+from hill.encoders.transformer import plain
+from hill.errors import CheckpointError, ConfigError, HillError
+from hill.io import (
+    CARD,
+    CHECKSUMS,
+    check_folder,
+    check_model,
+    error_reason,
+    finish_save,
+    read_json,
+    save_folder,
+    unusable,
+    write_json,
+)
+from hill.models import MODELS
+from hill.models.base import HTCModel, ModelConfig, empty_text_encoder
+from hill.settings import Groups, make
 from hill.sparse import Matrix, max_entries, top_k_matrix
+from hill.taxonomy import Taxonomy
 from hill.types import Batch, IntArray, Packed
 
+MODEL_FORMAT = "hill-model"
+MODEL_VERSION = 1
+WEIGHTS = "model.safetensors"
+REMOVED_TRAIN_SETTINGS = {"compile": False, "stages": "one", "contrast_epochs": 2, "head_lr": 3e-3}
+"""Settings of training of earlier versions, with the value that means "not used"."""
 BATCH_SIZE = 64
 """Documents per padded batch."""
 BATCH_TOKENS = 65_536
@@ -22,6 +54,135 @@ BATCH_TOKENS = 65_536
 
 if hasattr(os, "register_at_fork"):  # a forked child does not have torch's threads and would wait for them forever
     os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))
+
+
+# Saved models
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """A model with everything that it is used with: taxonomy, tokenizer, and the settings of all groups."""
+
+    name: str
+    model: HTCModel
+    taxonomy: Taxonomy
+    tokenizer: Tokenizer
+    settings: Groups
+
+    def save(self, folder: Path, documents: dict[str, Any], card: str = "") -> None:
+        """Write the model, these JSON documents and the model card, completely or not at all.
+
+        An earlier model in the folder is replaced; no other file is changed.
+        """
+        config_file = folder / "config.json"
+        if os.path.isfile(config_file) and (found := read_json(config_file).get("format")) != MODEL_FORMAT:
+            raise CheckpointError(f"'{folder}' has the format {found!r}; choose another folder for the model")
+        files = {
+            "config.json": {
+                "format": MODEL_FORMAT,
+                "version": MODEL_VERSION,
+                "model": self.name,
+                "pooling": self.model.text.pooling,
+                "settings": self.settings,
+                "assets": sorted(self.model.assets),
+            },
+            "taxonomy.json": self.taxonomy.to_dict(),
+            "tokenizer.json": json.loads(self.tokenizer.to_str()),
+        }
+        with save_folder(folder) as draft:
+            write_tensors(draft / WEIGHTS, {name: value.cpu() for name, value in self.model.state_dict().items()})
+            for name, document in (files | self.model.text.documents() | self.model.assets | documents).items():
+                (draft / name).parent.mkdir(exist_ok=True)
+                write_json(draft / name, document)
+            if card:
+                (draft / CARD).write_text(card, encoding="utf-8")
+
+
+def load_saved(folder: Path) -> SavedModel:
+    """Load a saved model on the CPU; a missing, damaged or foreign file is a `CheckpointError` that names it."""
+    if not folder.is_dir():
+        state = "is a file" if folder.exists() else "does not exist"
+        raise CheckpointError(f"'{folder}' {state}; give the folder of a saved model")
+    check_model(folder)
+    finish_save(folder)
+    config = read_json(folder / "config.json")
+    if config.get("format") != MODEL_FORMAT or config.get("version") != MODEL_VERSION:
+        raise CheckpointError(
+            f"'{folder / 'config.json'}' has the format {config.get('format')!r}, version {config.get('version')!r}; "
+            f"expected {MODEL_FORMAT!r}, version {MODEL_VERSION}"
+        )
+    if (folder / CHECKSUMS).exists():  # models of early versions have no checksums
+        check_folder(folder)
+    try:
+        return _build(folder, config)
+    except HillError as error:
+        raise error if isinstance(error, CheckpointError) else CheckpointError(f"'{folder}': {error}") from None
+    except Exception as error:  # any type: the files may come from anywhere
+        raise unusable(folder, error) from error
+
+
+def _build(folder: Path, config: dict[str, Any]) -> SavedModel:
+    name = config["model"]
+    kind, settings = MODELS[name], upgrade_settings(name, config["settings"], folder)
+    taxonomy = Taxonomy.from_dict(read_json(folder / "taxonomy.json"), str(folder / "taxonomy.json"))
+    model_config: ModelConfig = make(kind.Config, settings["model"], "model")
+    tokenizer = plain(Tokenizer.from_file(str(folder / "tokenizer.json")))
+    text = empty_text_encoder(model_config, folder, tokenizer, config["pooling"])
+    assets = {name: read_json(folder / name) for name in config["assets"]}
+    model = kind(text, taxonomy, model_config, assets)
+    weights = read_tensors(folder / WEIGHTS)
+    for weight_name, weight in weights.items():
+        # the sum shows a value that is not finite in one pass, but the sum itself can overflow
+        if weight.is_floating_point() and not weight.sum().isfinite() and not weight.isfinite().all():
+            raise CheckpointError(
+                f"the weight '{weight_name}' in '{folder / WEIGHTS}' has a value that is infinite or not a number; "
+                "copy the model again or train it again"
+            )
+    load_weights(model, weights, folder)
+    return SavedModel(name, model.eval(), taxonomy, tokenizer, settings)
+
+
+def upgrade_settings(model: str, saved: Groups, folder: Path, resume: bool = False) -> Groups:
+    """Drop settings that were removed since a model was saved; raise if a dropped one was used.
+
+    Settings of training only matter to a training that is resumed: they do not change how a trained model predicts.
+    """
+    removed: Groups = {"model": MODELS.get(model, HTCModel).Config.REMOVED, "train": REMOVED_TRAIN_SETTINGS}
+    upgraded = {group: dict(values) for group, values in saved.items()}
+    for group, unused_values in removed.items():
+        for name, unused in unused_values.items():
+            value = upgraded.get(group, {}).pop(name, unused)
+            if value != unused and (group == "model" or resume):
+                raise CheckpointError(
+                    f"'{folder}' was made with {group}.{name} = {value!r}, which no longer exists; train it again, or "
+                    "use an earlier version of hill"
+                )
+    return upgraded
+
+
+def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write tensors to a safetensors file."""
+    save_file({name: value.contiguous() for name, value in tensors.items()}, file)
+
+
+def read_tensors(file: Path, device: str = "cpu") -> dict[str, Tensor]:
+    """Read the tensors of a safetensors file."""
+    try:
+        return load_file(file, device=device)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"'{file}' cannot be read: {error_reason(error)}") from None
+
+
+def load_weights(module: torch.nn.Module, weights: Mapping[str, Tensor], folder: Path) -> None:
+    """Set the weights of a module; names and shapes must match exactly."""
+    try:
+        module.load_state_dict(weights)
+    except RuntimeError as error:
+        detail = " ".join(str(error).split())[:300]
+        raise CheckpointError(f"the weights in '{folder}' do not fit the model: {detail}") from None
+
+
+# Prediction
 
 
 class Inference:
@@ -48,7 +209,7 @@ class Inference:
     @property
     def packed(self) -> bool:
         """Whether batches are packed instead of padded: on a GPU, in bf16, for models that only need text vectors."""
-        return self.device.type == "cuda" and self.bf16 and self.model.by_vector and self.model.text.packs
+        return self.device.type == "cuda" and self.bf16 and self.model.vector_only and self.model.text.packs
 
     def autocast(self) -> AbstractContextManager[object]:
         """Mixed precision, if configured; for forward passes only."""
@@ -70,18 +231,17 @@ class Inference:
         Scores are sparse, with the `keep` highest per document, if `keep` is given or the labels are very many; the
         full matrix is then never built. The device computes the next batch while the caller uses the last one.
         """
-        self.model.eval()
-        labels = sum(map(len, self.model.levels))
-        top_k = max_entries(keep, labels)
+        model = self.model.eval()
+        labels = sum(map(len, model.levels))
+        k = max_entries(keep, labels)
         previous: tuple[IntArray, Sequence[Tensor]] | None = None
         for documents, batch in self.batches(tokens):
             with torch.inference_mode(), self.tf32(), self.autocast():
-                model = self.model
-                outputs = model.best(batch, top_k) if top_k else (model.scores(model(batch).logits),)
-                result = [self.gather(each, documents) for each in outputs]
+                outputs = model.top_k(batch, k) if k else (model.scores(model(batch).logits),)
+                gathered = [self.gather(each, documents) for each in outputs]
             if previous:
                 yield previous[0], _to_matrix(previous[1], labels)
-            previous = documents, result
+            previous = documents, gathered
         if previous:
             yield previous[0], _to_matrix(previous[1], labels)
 
@@ -119,9 +279,9 @@ class Inference:
         return rows
 
 
-def _to_matrix(result: Sequence[Tensor], labels: int) -> Matrix:
-    scores = result[0].float().cpu().numpy()
-    return scores if len(result) == 1 else top_k_matrix(scores, result[1].cpu().numpy(), labels)
+def _to_matrix(outputs: Sequence[Tensor], labels: int) -> Matrix:
+    scores = outputs[0].float().cpu().numpy()
+    return scores if len(outputs) == 1 else top_k_matrix(scores, outputs[1].cpu().numpy(), labels)
 
 
 def find_device(name: str) -> torch.device:

@@ -1,11 +1,13 @@
-"""The structure encoder of HILL: a document's vector runs up the coding tree and comes back as another vector.
+"""Layers, losses and batch tools that several models use.
 
-Zhu et al., HILL, NAACL 2024, section 3.3; details the paper leaves out follow the released code (see `TreeEncoder`).
+Batches that several processes share; label lists; contrastive and softmax losses; label descriptions; the graph
+encoders of HiAGM (`LabelGCN`, `TreeLSTM`); attention over tokens; and the feed-forward net of coding trees.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -15,132 +17,115 @@ from torch import Tensor, nn
 
 from hill.encoders import TextEncoder
 
+# Batches that several processes share
+
 
 @dataclass(frozen=True)
-class BatchShares:
-    """How the documents of a batch are spread: how many each process has, and which process this is."""
+class BatchShards:
+    """How the documents of a batch are split: the number of documents per process, and the rank of this process."""
 
     sizes: Sequence[int]
     rank: int
 
 
-class _Now:
-    """How the batch under way is spread. One place for all threads: torch.compile can read no context variable."""
-
-    shares: BatchShares | None = None
+_shards: BatchShards | None = None
+"""The split of the current batch; None if this process has the whole batch."""
 
 
 @contextmanager
-def shared_batch(shares: BatchShares | None) -> Iterator[None]:
-    """While this lasts, a batch is one process's part of a larger one; or the whole, where there are no shares."""
-    before, _Now.shares = _Now.shares, shares
+def sharded_batch(shards: BatchShards | None) -> Iterator[None]:
+    """Within this context, a batch is one shard of a larger one, or the whole batch if `shards` is None."""
+    global _shards
+    before, _shards = _shards, shards
     try:
         yield
     finally:
-        _Now.shares = before
+        _shards = before
 
 
 def is_distributed() -> bool:
-    """Whether other processes hold parts of the batch."""
-    return _Now.shares is not None
+    """Whether other processes have shards of the current batch."""
+    return _shards is not None
 
 
-def all_gather(part: Tensor) -> Tensor:
-    """The rows of all processes in their order: (B of this one, ...) to (B of all, ...)."""
-    shares = _Now.shares
-    if shares is None:
-        return part
-    rows: Tensor = _Whole.apply(part, shares)  # type: ignore[no-untyped-call]
-    return rows
+def all_gather(rows: Tensor) -> Tensor:
+    """The rows of all processes in the order of their ranks: (B of this process, ...) to (B of all, ...)."""
+    if _shards is None:
+        return rows
+    gathered: Tensor = _AllGather.apply(rows, _shards)  # type: ignore[no-untyped-call]
+    return gathered
 
 
-def all_reduce_sum(part: Tensor) -> Tensor:
-    """The sum over all processes of a tensor that has the same shape in each."""
-    if not is_distributed():
-        return part
-    found: Tensor = _Total.apply(part)  # type: ignore[no-untyped-call]
-    return found
+def all_reduce_sum(values: Tensor) -> Tensor:
+    """The sum over all processes of a tensor of the same shape."""
+    if _shards is None:
+        return values
+    summed: Tensor = _AllReduceSum.apply(values)  # type: ignore[no-untyped-call]
+    return summed
 
 
-class _Whole(torch.autograd.Function):
+class _AllGather(torch.autograd.Function):
+    """As `dist.all_gather`, with gradients, and for shards of different sizes."""
+
     @staticmethod
-    def forward(ctx: Any, part: Tensor, shares: BatchShares) -> Tensor:
-        ctx.shares = shares
-        sent = part.to(torch.uint8) if part.dtype == torch.bool else part
-        sent = torch.cat([sent, sent.new_zeros(max(shares.sizes) - len(sent), *sent.shape[1:])])  # all send as much
-        received = [torch.empty_like(sent) for _ in shares.sizes]
+    def forward(ctx: Any, rows: Tensor, shards: BatchShards) -> Tensor:
+        ctx.shards = shards
+        sent = rows.to(torch.uint8) if rows.dtype == torch.bool else rows
+        sent = torch.cat(
+            [sent, sent.new_zeros(max(shards.sizes) - len(sent), *sent.shape[1:])]
+        )  # all send equally many
+        received = [torch.empty_like(sent) for _ in shards.sizes]
         dist.all_gather(received, sent)
-        rows = torch.cat([each[:size] for each, size in zip(received, shares.sizes, strict=True)])
-        return rows.to(part.dtype)
+        return torch.cat([each[:size] for each, size in zip(received, shards.sizes, strict=True)]).to(rows.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        shares = ctx.shares
-        start = sum(shares.sizes[: shares.rank])
-        return grad[start : start + shares.sizes[shares.rank]] * len(shares.sizes), None
+        """The rows of this process, times the number of processes, as gradients are averaged over processes."""
+        sizes, rank = ctx.shards.sizes, ctx.shards.rank
+        start = sum(sizes[:rank])
+        return grad[start : start + sizes[rank]] * len(sizes), None
 
 
-class _Total(torch.autograd.Function):
+class _AllReduceSum(torch.autograd.Function):
+    """As `dist.all_reduce`, with gradients; the version of torch.distributed.nn is deprecated."""
+
     @staticmethod
-    def forward(ctx: Any, part: Tensor) -> Tensor:
-        return _all_reduced(part)
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        summed = values.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(summed)
+        return summed
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return _all_reduced(grad)
+        return _AllReduceSum.forward(ctx, grad)
 
 
-def _all_reduced(part: Tensor) -> Tensor:
-    found = part.clone(memory_format=torch.contiguous_format)
-    dist.all_reduce(found)
-    return found
+# Label lists
 
 
 def is_label_list(labels: Tensor) -> bool:
-    """Whether these are lists of labels (B, M) and not targets (B, L): numbers, not truths."""
+    """Whether these are label lists (B, M), which are integers, and not boolean targets (B, L)."""
     return labels.dtype == torch.int64
 
 
 def to_label_lists(labels: Tensor) -> Tensor:
-    """Targets (B, L) as lists as wide as the most labels of a document; it waits for the device."""
-    known = labels > 0
-    order = torch.where(known, torch.arange(labels.shape[1], device=labels.device), labels.shape[1]).sort(dim=1).values
-    return order[:, : max(int(known.sum(dim=1).amax()), 1)]
+    """Convert targets (B, L) to label lists (B, M), padded with L, M the most labels of a document; waits for a GPU."""
+    present = labels > 0
+    rows = torch.where(present, torch.arange(labels.shape[1], device=labels.device), labels.shape[1]).sort(dim=1).values
+    return rows[:, : max(int(present.sum(dim=1).amax()), 1)]
 
 
-def to_indicator(lists: Tensor, count: int) -> Tensor:
-    """Lists of so many labels (B, M) as targets (B, L)."""
-    return torch.zeros(len(lists), count + 1, device=lists.device).scatter_(1, lists, 1.0)[:, :count]
+def to_indicator(lists: Tensor, n_labels: int) -> Tensor:
+    """Convert label lists (B, M) to targets (B, L)."""
+    return torch.zeros(len(lists), n_labels + 1, device=lists.device).scatter_(1, lists, 1.0)[:, :n_labels]
 
 
-def own_columns(lists: Tensor, count: int) -> Tensor:
-    """Targets over the labels that the batch has, in place of all: (B, M) to (B, B * M).
-
-    Each label has one column; those of its repetitions, and of what fills up the lists, are 0.
-    """
-    columns = lists.flatten()
-    ordered, place = columns.sort(stable=True)
-    fresh = torch.ones_like(ordered, dtype=torch.bool)
-    fresh[1:] = ordered[1:] != ordered[:-1]
-    first = torch.zeros_like(fresh).scatter(0, place, fresh & (ordered < count))
-    has = (lists[:, :, None] == columns).any(dim=1)  # (B, B * M)
-    return (has & first).float()
-
-
-def drop_parents(lists: Tensor, edges: Tensor, count: int) -> Tensor:
-    """Lists without the labels that have a child in the same list: (B, M) to (B, M).
-
-    `edges` are the numbers parent * (L + 1) + child of the taxonomy's edges, sorted.
-    """
-    pairs = lists[:, :, None] * (count + 1) + lists[:, None, :]  # (B, M, M)
-    place = torch.searchsorted(edges, pairs).clamp(max=len(edges) - 1)
-    covered = (edges[place] == pairs).any(dim=2) if len(edges) else torch.zeros_like(lists, dtype=torch.bool)
-    return lists.masked_fill(covered, count)
+# Initialisation and losses
 
 
 @torch.no_grad()
 def initialise(module: nn.Module, deviation: float = 0.02) -> None:
-    """Linear layers as BERT starts them: weights from N(0, 0.02²), biases 0."""
+    """Initialise linear layers as BERT does: weights from N(0, 0.02²), biases 0."""
     for layer in module.modules():
         if isinstance(layer, nn.Linear):
             layer.weight.normal_(0.0, deviation)
@@ -148,63 +133,24 @@ def initialise(module: nn.Module, deviation: float = 0.02) -> None:
                 layer.bias.zero_()
 
 
-def nt_xent(
-    one: Tensor,
-    other: Tensor,
-    temperature: float = 1.0,
-    negatives: Tensor | None = None,
-    positives: Tensor | None = None,
-) -> Tensor:
-    """NT-Xent over both views of every document, as the released code computes it.
+def nt_xent(one: Tensor, other: Tensor, temperature: float = 1.0, negatives: Tensor | None = None) -> Tensor:
+    """NT-Xent over two views of every document, as the released code of HILL computes it.
 
-    Row i of `one` and row i of `other` (B, D) are partners; every other row of either view is a negative. Similarity is
-    the cosine divided by the temperature; the loss is the mean of 2B cross entropies, each with the partner as target.
-    With `negatives` (B, B), row j of either view counts that many times in the denominators of document i, 0 leaving
-    it out; the diagonal is not read. With `positives` (B, B), row j of either view is a partner of document i too, with
-    that weight beside the 1 of its own partner: the target of each cross entropy is then a distribution, as in
-    supervised contrastive learning (Khosla et al., NeurIPS 2020). Of a batch that several processes share, B are all
-    documents, those of `negatives` and `positives` too.
+    Row i of `one` and row i of `other` (B, D) are partners; all other rows of both views are negatives. Similarity is
+    the cosine divided by the temperature; the loss is the mean of 2B cross entropies with the partner as target.
+    With `negatives` (B, B), rows of document j are negatives of document i only if entry (i, j) is true. If several
+    processes share the batch, B counts the documents of all, in `negatives` too.
     """
     one, other = all_gather(one), all_gather(other)
     views = F.normalize(torch.cat([one, other]).float(), dim=1)  # (2B, D)
-    with torch.autocast(views.device.type, enabled=False):  # a low temperature would magnify what bf16 rounds away
+    with torch.autocast(views.device.type, enabled=False):  # a low temperature would amplify rounding errors of bf16
         similarity = views @ views.T / temperature  # (2B, 2B)
     if negatives is not None:
-        weights = negatives.float().log().fill_diagonal_(0.0)  # partners count once
-        similarity = similarity + weights.repeat(2, 2)
+        excluded = (~negatives).fill_diagonal_(False)  # partners stay
+        similarity = similarity.masked_fill(excluded.repeat(2, 2), float("-inf"))
     similarity.fill_diagonal_(float("-inf"))
-    if positives is not None:
-        target = positives.float().clone().fill_diagonal_(1.0).repeat(2, 2).fill_diagonal_(0.0)
-        logs = similarity.log_softmax(dim=1).masked_fill(target == 0, 0.0)  # of a document itself it is -inf
-        return -(target * logs).sum(dim=1).div(target.sum(dim=1)).mean()
     partner = torch.arange(len(views), device=views.device).roll(len(one))
     return F.cross_entropy(similarity, partner)
-
-
-def most_specific(labels: Tensor, child: Tensor, parent: Tensor) -> Tensor:
-    """The labels of each document without those that have a child in it: (B, L) to (B, L), along these edges."""
-    known = labels.float()
-    below = torch.zeros_like(known).index_add(1, parent, known[:, child])  # (B, L)
-    return known * (below == 0)
-
-
-def share_none(labels: Tensor) -> Tensor:
-    """1 for two documents without a common label, else 0: (B, L) to (B, B)."""
-    return (_common(labels) == 0).float()
-
-
-def dissimilarity(labels: Tensor) -> Tensor:
-    """1 - Jaccard similarity of the labels of two documents, 1 where neither has any: (B, L) to (B, B)."""
-    common = _common(labels)
-    counts = labels.float().sum(dim=1)
-    either = counts[:, None] + counts - common
-    return 1 - common / either.clamp(min=1)
-
-
-def _common(labels: Tensor) -> Tensor:
-    """How many labels two documents share: (B, L) to (B, B)."""
-    with torch.autocast(labels.device.type, enabled=False):  # bf16 counts to 256 only
-        return labels.float() @ labels.float().T
 
 
 def level_softmax(logits: Tensor, levels: Sequence[Tensor]) -> Tensor:
@@ -216,7 +162,7 @@ def level_softmax(logits: Tensor, levels: Sequence[Tensor]) -> Tensor:
 
 
 def level_softmax_loss(logits: Tensor, labels: Tensor, levels: Sequence[Tensor]) -> Tensor:
-    """Cross entropy at each level that a document reaches, averaged over documents and levels reached.
+    """Cross entropy per level, averaged over all pairs of a document and a level on which it has labels.
 
     Several labels on one level share the target equally.
     """
@@ -230,19 +176,19 @@ def level_softmax_loss(logits: Tensor, labels: Tensor, levels: Sequence[Tensor])
     return total / reached.clamp(min=1)
 
 
-SHARE = 0.25
-"""Score above which a label is chosen beside the likeliest path."""
+MIN_SCORE = 0.25
+"""`ConditionalSoftmax.choose` also predicts labels above this score that are not on the best path."""
 
 
 class ConditionalSoftmax(nn.Module):
-    """The children of each parent, and the roots, as groups in each of which the labels compete.
+    """One softmax over each group of siblings: over the children of each label, and over the roots.
 
     `levels[0]` are the roots, and every edge leads from a later level (`child`) to an earlier one (`parent`). A label
-    with several parents competes in several groups, with the same logit.
+    with several parents is in several groups, with the same logit.
 
-    The paper sums over a document's labels and has this loss for one path a document only (for several it has a sigmoid
-    a label). Here the loss is a mean over groups, so that it does not grow with the depth; several labels in a group
-    share the target equally; and a document may end above the leaves: then it reaches no group below.
+    The paper sums over the labels of a document, and uses this loss only for documents with one path. Here the loss is
+    a mean over groups, and does not grow with the depth; several labels of a group share the target equally; a document
+    may end above the leaves: groups below its labels do not count.
     """
 
     child: Tensor
@@ -254,88 +200,84 @@ class ConditionalSoftmax(nn.Module):
         self, levels: Sequence[Tensor], child: Tensor, parent: Tensor, counts: Tensor, adjust: float = 0.0
     ) -> None:
         super().__init__()
-        root = len(counts)
+        root = len(counts)  # above the roots of the taxonomy
         depth = torch.empty(root, dtype=torch.long)
         for level, rows in enumerate(levels):
             depth[rows] = level
         child = torch.cat([levels[0], child])
         parent = torch.cat([torch.full_like(levels[0], root), parent])
         order = depth[child].argsort(stable=True)
-        self._sizes = torch.bincount(depth[child]).tolist()
+        # Edges of one level; when a level is computed, all labels above it are done.
+        ends = [0, *torch.bincount(depth[child]).cumsum(0).tolist()]
+        self._levels = [slice(start, end) for start, end in pairwise(ends)]
         groups, group = torch.unique(parent[order], return_inverse=True)
-        self._groups = len(groups)
-        # The sum over siblings that makes a prior of these counts is the same for all of a group, and cancels there.
+        self._n_groups = len(groups)
+        # Counts need no division by the sum over siblings: it is the same for a whole group and cancels.
         prior = adjust * (counts.double() + 1).log().float()
         buffers = {"child": child[order], "parent": parent[order], "group": group, "prior": prior}
         for name, buffer in buffers.items():
             self.register_buffer(name, buffer, persistent=False)
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Cross entropy in each group that a document has labels of, averaged over documents and groups reached.
+        """Cross entropy per group, averaged over all pairs of a document and a group in which it has labels.
 
-        With adjustment the logits are those plus τ log P(child | parent), one document added to the count of each.
+        With adjustment, τ log P(child | parent) is added to the logits, with one more document in each count.
         """
         gold = labels.float().index_select(1, self.child)  # (B, E)
-        shared = self._sum(gold)  # (B, groups)
-        target = gold / shared.clamp(min=1).index_select(1, self.group)
+        counts = self._group_sum(gold)  # (B, groups)
+        target = gold / counts.clamp(min=1).index_select(1, self.group)
         total = -(target * self._conditional(logits.float() + self.prior)).sum()
-        return total / (shared > 0).sum().clamp(min=1)
+        return total / (counts > 0).sum().clamp(min=1)
 
     def scores(self, logits: Tensor) -> Tensor:
-        """The product of conditional probabilities from a root down, by the likeliest way: (B, L) to (B, L)."""
-        steps = self._conditional(logits.float())  # (B, E)
-        found = torch.full_like(logits, -torch.inf, dtype=torch.float32)
-        found = torch.cat([found, torch.zeros_like(found[:, :1])], dim=1)  # (B, L + 1), above the roots log 1
-        for edges in self._by_level():
-            arriving = found.index_select(1, self.parent[edges]) + steps[:, edges]
-            found = found.scatter_reduce(1, self.child[edges].expand_as(arriving), arriving, "amax")
-        return found[:, :-1].exp()
+        """The product of conditional probabilities along the most probable path from a root: (B, L) to (B, L)."""
+        return self._best_path(self._conditional(logits.float())).exp()
 
     def choose(self, scores: Tensor) -> Tensor:
-        """From the roots down the likeliest child of what is chosen, and all that scores above 0.25: (B, L) to (B, L).
+        """Predict from the roots down the best child of each predicted label, and labels above 0.25: (B, L) to (B, L).
 
-        Where labels share a target none comes near 1, so that 0.5 finds too few. On documents with one path (ICD-10-CM)
-        and with several (arXiv), micro F1 was at most 3 points below that of the best threshold; with 0.5, 7 to 36.
+        If several labels share a target, none has a score near 1, and a threshold of 0.5 would predict too few. On
+        documents with one path (ICD-10-CM) and with several (arXiv), micro F1 was at most 3 points below that of the
+        best threshold; with 0.5, 7 to 36 points.
         """
         values = scores.float().index_select(1, self.child)
-        best = (values == self._best(values).index_select(1, self.group)).float()  # (B, E)
-        chosen = torch.zeros_like(scores, dtype=torch.float32)
-        chosen = torch.cat([chosen, torch.ones_like(chosen[:, :1])], dim=1)  # (B, L + 1)
-        for edges in self._by_level():
-            arriving = chosen.index_select(1, self.parent[edges]) * best[:, edges]
-            chosen = chosen.scatter_reduce(1, self.child[edges].expand_as(arriving), arriving, "amax")
-        return (chosen[:, :-1] > 0) | (scores > SHARE)
+        is_best = values == self._group_max(values).index_select(1, self.group)  # (B, E)
+        return (self._best_path(is_best.float().log()) == 0) | (scores > MIN_SCORE)
+
+    def _best_path(self, steps: Tensor) -> Tensor:
+        """The highest sum of the steps along a path from a root to each label: (B, E) to (B, L)."""
+        values = steps.new_full((steps.shape[0], len(self.prior) + 1), -torch.inf)
+        values[:, -1] = 0.0  # above the roots
+        for edges in self._levels:
+            incoming = values.index_select(1, self.parent[edges]) + steps[:, edges]
+            values = values.scatter_reduce(1, self.child[edges].expand_as(incoming), incoming, "amax")
+        return values[:, :-1]
 
     def _conditional(self, logits: Tensor) -> Tensor:
-        """The log of P(child | parent), for every edge: (B, L) to (B, E)."""
+        """The log of P(child | parent) of every edge: (B, L) to (B, E)."""
         values = logits.index_select(1, self.child)
-        best = self._best(values.detach())
-        sums = self._sum((values - best.index_select(1, self.group)).exp())
-        return values - (best + sums.log()).index_select(1, self.group)
+        highest = self._group_max(values.detach())
+        sums = self._group_sum((values - highest.index_select(1, self.group)).exp())
+        return values - (highest + sums.log()).index_select(1, self.group)
 
-    def _sum(self, values: Tensor) -> Tensor:
+    def _group_sum(self, values: Tensor) -> Tensor:
         """(B, E) to (B, groups)."""
-        return values.new_zeros(values.shape[0], self._groups).index_add(1, self.group, values)
+        return values.new_zeros(values.shape[0], self._n_groups).index_add(1, self.group, values)
 
-    def _best(self, values: Tensor) -> Tensor:
+    def _group_max(self, values: Tensor) -> Tensor:
         """(B, E) to (B, groups)."""
-        lowest = values.new_full((values.shape[0], self._groups), -torch.inf)
+        lowest = values.new_full((values.shape[0], self._n_groups), -torch.inf)
         return lowest.scatter_reduce(1, self.group.expand_as(values), values, "amax")
 
-    def _by_level(self) -> Iterator[slice]:
-        """The edges of each level, so that all above a label is known when its turn comes."""
-        start = 0
-        for size in self._sizes:
-            yield slice(start, start + size)
-            start += size
 
+# Labels as texts, nodes and queries
 
 CHUNK = 256
-"""Descriptions encoded at a time."""
+"""Descriptions that are encoded at a time."""
 
 
 class Descriptions(nn.Module):
-    """The vectors of the labels' descriptions (L, D), without gradient, encoded anew every so many steps."""
+    """The vectors of the label descriptions (L, D), without gradient, encoded again every `every` steps."""
 
     ids: Tensor
     mask: Tensor
@@ -361,7 +303,7 @@ class Descriptions(nn.Module):
 
     @torch.no_grad()
     def encode(self, text: TextEncoder) -> Tensor:
-        """The vectors that the encoder gives now, without dropout."""
+        """Encode all descriptions, without dropout."""
         training = text.training
         text.eval()
         ids, mask = self.ids[:, : text.longest], self.mask[:, : text.longest]
@@ -371,25 +313,25 @@ class Descriptions(nn.Module):
         return vectors.float()
 
     def get_extra_state(self) -> Tensor:
-        """The steps taken, saved with the weights, so that a resumed training encodes when it would have."""
+        """The number of steps, saved with the weights: a resumed training encodes at the same steps."""
         return torch.tensor(self.steps)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Go on from these steps."""
+        """Continue from this number of steps."""
         self.steps = int(state)
 
 
 class LabelGCN(nn.Module):
-    """One layer over the edges from `child[e]` to `parent[e]`, where `prior[e]` is P(child | parent).
+    """One graph convolution of HiAGM over the edges from `child[e]` to `parent[e]`; `prior[e]` is P(child | parent).
 
-    With trainable weights a of the edges up (from 1) and z of those down (from the prior), and σ a scalar gate a node,
+    With trainable edge weights a (up, from 1) and z (down, from the prior), and one scalar gate σ per node,
 
         up_k   = σ(h_k g1 + b1_k) (Σ over children j of k a_jk h_j + B1_k)
         down_k = σ(h_k g2 + b2_k) (Σ over parents j of k z_kj h_j + B2_k)
         self_k = σ(h_k g3) h_k
 
-    and the result is ReLU of their sum, with dropout on each. The released code holds a and z as masked matrices of all
-    pairs of labels; here only the edges have weights. It also leaves b2 uninitialised; here it starts at 0 as b1 does.
+    and the result is the ReLU of their sum, with dropout on each. The released code stores a and z as masked
+    matrices of all pairs of labels; here only edges have weights. It leaves b2 uninitialised; here it starts at 0.
     """
 
     child: Tensor
@@ -410,29 +352,23 @@ class LabelGCN(nn.Module):
 
     def forward(self, nodes: Tensor) -> Tensor:
         """(B, N, D) to (B, N, D)."""
-        up = self._gate(nodes, 0) * (self._hear(nodes, self.child, self.parent, self.up) + self.bias[0])
-        down = self._gate(nodes, 1) * (self._hear(nodes, self.parent, self.child, self.down) + self.bias[1])
+        directions = ((self.child, self.parent, self.up), (self.parent, self.child, self.down))
+        messages = []
+        for direction, (source, target, weight) in enumerate(directions):
+            sent = nodes[:, source] * weight[:, None]  # (B, E, D)
+            received = torch.zeros_like(nodes, dtype=sent.dtype).index_add(1, target, sent)
+            gate = (nodes @ self.gates[direction] + self.gate_bias[direction]).sigmoid()  # (B, N, 1)
+            messages.append(gate * (received + self.bias[direction]))
         own = (nodes @ self.gates[2]).sigmoid() * nodes
-        heard: Tensor = self.dropout(up) + self.dropout(down) + self.dropout(own)
-        return heard.relu()
-
-    def _gate(self, nodes: Tensor, direction: int) -> Tensor:
-        """One number between 0 and 1 a node: (B, N, 1)."""
-        gate: Tensor = (nodes @ self.gates[direction] + self.gate_bias[direction]).sigmoid()
-        return gate
-
-    @staticmethod
-    def _hear(nodes: Tensor, source: Tensor, target: Tensor, weight: Tensor) -> Tensor:
-        """The weighted sum of what comes along the edges into each node: (B, N, D)."""
-        said = nodes[:, source] * weight[:, None]  # (B, edges, D)
-        return torch.zeros_like(nodes, dtype=said.dtype).index_add(1, target, said)
+        summed: Tensor = self.dropout(messages[0]) + self.dropout(messages[1]) + self.dropout(own)
+        return summed.relu()
 
 
 class TreeLSTM(nn.Module):
-    """Half of each node's result comes from below and half from above; it is built as `LabelGCN` is.
+    """HiAGM's Tree-LSTM: half of each node's state comes from its children, half from its parents.
 
-    The released code runs node by node, and reads the weights of the edges down where no edge is, so that they start at
-    0; here they start at P(child | parent). A node with several parents hears the sum of them.
+    The released code runs node by node, and reads the weights of the edges down at the wrong place, where they are 0;
+    here they start at P(child | parent). A node with several parents receives their sum.
     """
 
     def __init__(
@@ -450,9 +386,9 @@ class TreeLSTM(nn.Module):
 
 
 class EdgeLSTM(nn.Module):
-    """An LSTM along edges without cycles: a node waits for all sources of its edges, and hears their states weighted.
+    """An LSTM along the edges of a graph without cycles; a node receives the weighted states of its sources.
 
-    Nodes equally far from a start run together, so that time grows with the longest way and not with the nodes.
+    Nodes of one topological generation are computed at once: time grows with the longest path, not with the nodes.
     """
 
     source: Tensor
@@ -467,11 +403,15 @@ class EdgeLSTM(nn.Module):
         self.forget = nn.Linear(memory, memory)
         self.register_buffer("source", source, persistent=False)
         self.register_buffer("target", target, persistent=False)
-        wave = _waves(source, target, nodes)
-        self.waves = int(wave.max()) + 1 if nodes else 0
-        for number in range(self.waves):
-            rows = (wave == number).nonzero()[:, 0]
-            edges = (wave[target] == number).nonzero()[:, 0]
+        generation = torch.zeros(nodes, dtype=torch.long)  # the length of the longest path to each node
+        while not torch.equal(
+            generation, later := generation.scatter_reduce(0, target, generation[source] + 1, "amax")
+        ):
+            generation = later
+        self.generations = int(generation.max()) + 1 if nodes else 0
+        for number in range(self.generations):
+            rows = (generation == number).nonzero()[:, 0]
+            edges = (generation[target] == number).nonzero()[:, 0]
             self.register_buffer(f"rows{number}", rows, persistent=False)
             self.register_buffer(f"edges{number}", edges, persistent=False)
             self.register_buffer(f"place{number}", torch.searchsorted(rows, target[edges]), persistent=False)
@@ -481,72 +421,59 @@ class EdgeLSTM(nn.Module):
         gates: Tensor = self.read(nodes).to(self.weight.dtype)  # (B, N, 4 · memory)
         states = gates.new_zeros(*gates.shape[:2], self.memory)
         cells = states
-        for number in range(self.waves):
+        for number in range(self.generations):
             rows = self.get_buffer(f"rows{number}")
-            state, cell = self._step(number, gates[:, rows], states, cells)
-            states, cells = states.index_copy(1, rows, state), cells.index_copy(1, rows, cell)
+            edges, place = self.get_buffer(f"edges{number}"), self.get_buffer(f"place{number}")
+            source, weight, own = self.source[edges], self.weight[edges, None], gates[:, rows]
+            received = states[:, source] * weight  # (B, edges of the generation, memory)
+            zeros = own.new_zeros(*own.shape[:2], self.memory)
+            keys = own[..., : 3 * self.memory] + self.hear(zeros.index_add(1, place, received))
+            input_gate, output_gate, content = keys.chunk(3, dim=2)
+            forget_gate = (own[:, place, 3 * self.memory :] + self.forget(received)).sigmoid()
+            remembered = zeros.index_add(1, place, forget_gate * cells[:, source] * weight)
+            cell = input_gate.sigmoid() * content.tanh() + remembered
+            states = states.index_copy(1, rows, output_gate.sigmoid() * cell.tanh())
+            cells = cells.index_copy(1, rows, cell)
         return states
-
-    def _step(self, number: int, gates: Tensor, states: Tensor, cells: Tensor) -> tuple[Tensor, Tensor]:
-        """States and cells of the nodes of one wave: (B, nodes of the wave, memory) each."""
-        edges, place = self.get_buffer(f"edges{number}"), self.get_buffer(f"place{number}")
-        source, weight = self.source[edges], self.weight[edges, None]
-        heard = states[:, source] * weight  # (B, edges of the wave, memory)
-        nothing = gates.new_zeros(*gates.shape[:2], self.memory)
-        keys = gates[..., : 3 * self.memory] + self.hear(nothing.index_add(1, place, heard))
-        enter, leave, content = keys.chunk(3, dim=2)
-        keep = (gates[:, place, 3 * self.memory :] + self.forget(heard)).sigmoid()
-        kept = nothing.index_add(1, place, keep * cells[:, source] * weight)
-        cell = enter.sigmoid() * content.tanh() + kept
-        return leave.sigmoid() * cell.tanh(), cell
-
-
-def _waves(source: Tensor, target: Tensor, nodes: int) -> Tensor:
-    """How many edges the longest way that ends in each node has: (nodes)."""
-    wave = torch.zeros(nodes, dtype=torch.long)
-    while not torch.equal(wave, later := wave.scatter_reduce(0, target, wave[source] + 1, "amax")):
-        wave = later
-    return wave
 
 
 def attend(labels: Tensor, states: Tensor, mask: Tensor) -> Tensor:
-    """What each label reads of a text: labels (L, S) and token states (B, T, S) to (B, L, S).
-
-    A softmax over the tokens of a document, padding left out, of the products of label and state.
-    """
-    fit = (labels @ states.transpose(1, 2)).float()  # (B, L, T)
-    # the least number and not infinity, so that a document without tokens gets no NaN
-    share = fit.masked_fill(mask[:, None] == 0, torch.finfo(fit.dtype).min).softmax(dim=2)
-    return share.to(states.dtype) @ states
+    """Attention of labels (L, S) over the token states of each document (B, T, S), without padding: (B, L, S)."""
+    products = (labels @ states.transpose(1, 2)).float()  # (B, L, T)
+    # the smallest number instead of -inf: a document without tokens gets no NaN
+    attention = products.masked_fill(mask[:, None] == 0, torch.finfo(products.dtype).min).softmax(dim=2)
+    return attention.to(states.dtype) @ states
 
 
 def mean_state(states: Tensor, mask: Tensor) -> Tensor:
-    """The mean over a document's tokens, padding left out: (B, T, S) to (B, S)."""
+    """The mean over the tokens of each document, without padding: (B, T, S) to (B, S)."""
     weights = mask[:, :, None].float()
     return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1.0)
 
 
-class LevelNet(nn.Module):
-    """φ_FFN of one level: linear, norm, ReLU, twice; the same for all its nodes."""
+# Nodes of a coding tree
 
-    def __init__(self, width: int, norm: str) -> None:
+
+class LevelNet(nn.Module):
+    """φ_FFN of one level of a coding tree: twice linear, batch norm and ReLU, shared by all nodes of the level."""
+
+    def __init__(self, width: int, batch_norm: bool = True) -> None:
         super().__init__()
         self.linear = nn.ModuleList(nn.Linear(width, width) for _ in range(2))
-        self.norm = nn.ModuleList(row_norm(norm, width) for _ in range(2))
+        self.norm = nn.ModuleList(DistributedBatchNorm(width) if batch_norm else nn.Identity() for _ in range(2))
 
     def forward(self, nodes: Tensor) -> Tensor:
         """(B, N, D) to (B, N, D)."""
-        shape = nodes.shape
-        nodes = nodes.reshape(-1, shape[-1])  # BatchNorm sees all nodes of all documents as rows
+        rows = nodes.flatten(0, 1)  # the statistics are over all nodes of all documents
         for linear, norm in zip(self.linear, self.norm, strict=True):
-            nodes = F.relu(norm(linear(nodes)))
-        return nodes.reshape(shape)
+            rows = F.relu(norm(linear(rows)))
+        return rows.reshape(nodes.shape)
 
 
-class RowNorm(nn.BatchNorm1d):
-    """BatchNorm over all rows of a batch, also of one that several processes share.
+class DistributedBatchNorm(nn.BatchNorm1d):
+    """Batch norm over the rows of all processes that share the batch; `nn.SyncBatchNorm` needs GPUs.
 
-    For a batch of a single row, which has no variance, it uses its running statistics.
+    A batch of one row has no variance: it uses the running statistics.
     """
 
     running_mean: Tensor
@@ -557,13 +484,13 @@ class RowNorm(nn.BatchNorm1d):
     def forward(self, rows: Tensor) -> Tensor:
         """(rows, D) to (rows, D)."""
         if self.training and is_distributed():
-            return self._normalise_shared(rows)
+            return self._normalise_shards(rows)
         if self.training and len(rows) == 1:
             return F.batch_norm(rows, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
         return super().forward(rows)
 
-    def _normalise_shared(self, rows: Tensor) -> Tensor:
-        """The same with mean and variance over the rows of all processes, of which there are at least 2."""
+    def _normalise_shards(self, rows: Tensor) -> Tensor:
+        """Normalise with mean and variance over the rows of all processes; there are at least 2 rows."""
         count = all_reduce_sum(rows.new_tensor(float(len(rows))))
         mean = all_reduce_sum(rows.sum(dim=0)) / count
         centred = rows - mean
@@ -573,8 +500,3 @@ class RowNorm(nn.BatchNorm1d):
             self.running_mean.lerp_(mean, self.momentum)
             self.running_var.lerp_(variance * count / (count - 1), self.momentum)
         return centred * (variance + self.eps).rsqrt() * self.weight + self.bias
-
-
-def row_norm(name: str, width: int) -> nn.Module:
-    """The normalisation of rows with this name: batch, layer or none."""
-    return {"batch": RowNorm, "layer": nn.LayerNorm}[name](width) if name != "none" else nn.Identity()

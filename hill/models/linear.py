@@ -202,7 +202,7 @@ class Linear(HTCModel):
     """
 
     Config: ClassVar[type[ModelConfig]] = LinearConfig
-    closed: ClassVar[bool] = True
+    has_solver: ClassVar[bool] = True
     config: LinearConfig
     text: Bag
     head: Any

@@ -28,7 +28,6 @@ class Difference:
 HEIGHTS = range(1, 7)
 TREES = ("paper", "authors", "refined", "random", "taxonomy")
 RCNN: Groups = {"model": {"text": "rcnn"}}
-TWO_STAGES: Groups = {"train": {"stages": "two", "contrast_epochs": 1, "head_start": "off"}}
 TIMED: Groups = {
     "train": {
         "batch_size": 16,
@@ -66,7 +65,6 @@ DIFFERENCES: dict[str, Difference] = {
     **{f"hill-height-{height}": Difference("hill", "hill", {"model": {"height": height}}) for height in HEIGHTS},
     **{f"hill-tree-{method}": Difference("hill", "hill", {"model": {"method": method}}) for method in TREES},
     "hill-rcnn": Difference("textrcnn", "hill", RCNN),
-    "hill-two-stages": Difference("hill", "hill", TWO_STAGES),
     "hill-timed": Difference("hill", "hill", {**PAPER, **TIMED}),
     "hgclr-timed": Difference("hgclr", "hgclr", {"model": {"layers": 2}, **TIMED}),
 }
@@ -100,7 +98,6 @@ TABLES: dict[str, dict[str, str]] = {
         "textrcnn": "TextRCNN",
         "hill-rcnn": "HILL on TextRCNN",
         "flat": "BERT",
-        "hill-two-stages": "HILL, contrast first",
         "hill": "HILL",
     },
     "cost": {"hill-timed": "HILL", "hgclr-timed": "HGCLR"},

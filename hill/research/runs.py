@@ -28,7 +28,7 @@ from hill.errors import CheckpointError, ConfigError, DataError, HillError
 from hill.io import is_training, read_json, save_folder, write_json
 from hill.metrics import Scorer
 from hill.models import MODELS
-from hill.models.saved import write_tensors
+from hill.models.inference import write_tensors
 from hill.research.compare import DECODINGS, METRICS, PREDICTIONS_FILE, Predictions
 from hill.research.rows import ExperimentRow
 from hill.settings import Groups, check_one_of
@@ -380,7 +380,7 @@ def finished_record(run: Run, source: DatasetInfo) -> dict[str, Any] | None:
     if record["data"]["sha256"] != source.sha256:
         raise CheckpointError(f"'{run.folder}' was made from other data; choose another --out, or remove it")
     for group, values in run.config.items():
-        if group == "train" and MODELS[run.row.model].closed:
+        if group == "train" and MODELS[run.row.model].has_solver:
             continue  # a model that is fitted in closed form ignores them
         for key, value in values.items():
             recorded = record["config"].get(group, {}).get(key, value)

@@ -39,7 +39,7 @@ from hill.io import (
     save_folder,
     write_json,
 )
-from hill.models.saved import load_weights, read_tensors, upgrade_settings, write_tensors
+from hill.models.inference import load_weights, read_tensors, upgrade_settings, write_tensors
 from hill.settings import Groups
 from hill.taxonomy import Taxonomy
 from hill.train.distributed import Stopped, current_context
@@ -265,7 +265,7 @@ class Checkpoints:
     def _check_facts(self, saved: dict[str, Any], folder: Path) -> None:
         """Raise if a state belongs to another training, and name the differences."""
         if isinstance(saved.get("settings"), dict):
-            saved = saved | {"settings": upgrade_settings(saved["settings"], folder)}
+            saved = saved | {"settings": upgrade_settings(self._facts["model"], saved["settings"], folder, resume=True)}
         if differences := list(_differences(saved, self._facts)):
             shown = "; ".join(differences[:MAX_DIFFERENCES]) + ("; …" if len(differences) > MAX_DIFFERENCES else "")
             raise CheckpointError(

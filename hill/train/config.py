@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from hill.errors import ConfigError
 from hill.settings import check_at_least, check_one_of, within
 
 NOT_NEGATIVE = ("encoder_lr", "lr", "classifier_lr", "warmup", "clip", "weight_decay", "freeze", "checkpoint_seconds")
@@ -53,10 +52,8 @@ class TrainConfig:
     """Folder of a trained model to start from; its taxonomy may be another version (docs/taxonomies.md)."""
     head_start: str = "auto"
     """First fit structure and head on vectors of the untrained encoder: on, off, or auto: on for up to 3 epochs."""
-    stages: str = "one"
-    """one: all losses at once; two, with hill: first only the contrastive loss, then only the classification loss."""
-    contrast_epochs: int = 2
-    """With two stages, the number of epochs of the first; the best epoch is chosen from the others."""
+    head_epochs: int = 10
+    """Epochs of the head start."""
     plain: bool = False
     """The slow and simple loop: fp32, padded batches, no CUDA graphs."""
     recompute: bool = False
@@ -71,22 +68,11 @@ class TrainConfig:
         check_one_of(self.schedule, ("constant", "linear"), "train.schedule")
         check_one_of(self.metric, METRICS, "train.metric")
         check_one_of(self.head_start, ("auto", "on", "off"), "train.head_start")
-        check_one_of(self.stages, ("one", "two"), "train.stages")
-        for name in ("epochs", "batch_size", "accumulate", "patience", "contrast_epochs"):
+        for name in ("epochs", "batch_size", "accumulate", "patience", "head_epochs"):
             check_at_least(getattr(self, name), 1, f"train.{name}")
         for name in NOT_NEGATIVE:
             check_at_least(getattr(self, name), 0, f"train.{name}")
         within(self.seed, 0, LARGEST_SEED, "train.seed")
-        if self.stages == "two" and self.contrast_epochs >= self.epochs:
-            raise ConfigError(
-                f"train.contrast_epochs is {self.contrast_epochs}, which leaves none of train.epochs={self.epochs} "
-                "to the second stage; lower it, or set train.stages=one"
-            )
-        if self.stages == "two" and self.head_start == "on":
-            raise ConfigError(
-                "train.head_start is 'on', but train.stages is 'two', which trains the contrastive loss first; "
-                "use auto or off"
-            )
 
     @property
     def inference_precision(self) -> str:
@@ -94,13 +80,8 @@ class TrainConfig:
         return "fp32" if self.plain else self.precision
 
     @property
-    def first_epochs(self) -> int:
-        """The number of epochs of the first of two stages; 0 with one stage."""
-        return self.contrast_epochs if self.stages == "two" else 0
-
-    @property
     def has_head_start(self) -> bool:
         """Whether training begins with a head start."""
-        if self.stages == "two" or self.warm_start:
+        if self.warm_start:
             return False
         return self.head_start == "on" or (self.head_start == "auto" and self.epochs <= HEAD_START_EPOCHS)

@@ -20,7 +20,7 @@ from hill.errors import ConfigError, HillError, need
 from hill.io import lock_folder
 from hill.models import HTCModel
 from hill.models.inference import Inference
-from hill.models.layers import BatchShares, all_gather, shared_batch
+from hill.models.layers import BatchShards, all_gather, sharded_batch
 from hill.types import IntArray, Output
 
 Value = TypeVar("Value")
@@ -66,9 +66,9 @@ class DistributedContext:
     def global_batch(self, documents: IntArray) -> AbstractContextManager[None]:
         """A context in which losses and BatchNorm are computed over the batch of all ranks."""
         if not self._splits(documents):
-            return shared_batch(None)
+            return sharded_batch(None)
         sizes = [len(shard) for shard in np.array_split(documents, self.world_size)]
-        return shared_batch(BatchShares(sizes, self.rank))
+        return sharded_batch(BatchShards(sizes, self.rank))
 
     def wrap_model(self, model: HTCModel, has_unused_weights: Callable[[], bool]) -> Any:
         """The model with gradients that are averaged over ranks.

@@ -20,17 +20,16 @@ from hill.types import MANY_LABELS
 SHARPNESS = 10.0
 """How much one unit of cosine with the centroid of a label adds to its initial logit."""
 HEAD_BATCH = 256
-HEAD_EPOCHS = 10
 HEAD_LR = 3e-3
 
 
 def fit_before_steps(session: Session, data: Split) -> Iterator[StageProgress]:
     """Fit a model that has no steps, or give the model a head start."""
     model, config = session.model, session.config
-    if model.closed:
+    if model.has_solver:
         for done, total in model.fit(data.tokens, data.labels, config.seed):
             yield StageProgress("fitting", done, total)
-    elif isinstance(model, VectorModel) and model.by_vector and model.text.pretrained:
+    elif isinstance(model, VectorModel) and model.vector_only and model.text.pretrained:
         if config.has_head_start:
             yield from head_start(session, model, data)
     elif config.head_start == "on":
@@ -40,7 +39,7 @@ def fit_before_steps(session: Session, data: Split) -> Iterator[StageProgress]:
 def head_start(session: Session, model: VectorModel, data: Split) -> Iterator[StageProgress]:
     """Embed the texts, start the head from centroids and fit it; yields the number of documents done."""
     vectors = torch.empty(len(data), model.text.width)
-    epochs = HEAD_EPOCHS if data.labels.shape[1] <= MANY_LABELS else 0
+    epochs = session.config.head_epochs if data.labels.shape[1] <= MANY_LABELS else 0
     done, total = 0, len(data) + epochs * len(data)
     for documents, batch_vectors in session.inference.vectors(data.tokens):
         vectors[torch.from_numpy(documents)] = batch_vectors.cpu()
@@ -71,7 +70,7 @@ def fit_head(session: Session, model: VectorModel, vectors: Tensor, data: Split)
     weights = [weight for name, weight in model.named_parameters() if not name.startswith("text.")]
     optimiser = torch.optim.AdamW(weights, lr=HEAD_LR, weight_decay=session.config.weight_decay)
     per_epoch = -(-len(data) // HEAD_BATCH)
-    steps = HEAD_EPOCHS * per_epoch
+    steps = session.config.head_epochs * per_epoch
     dropout = torch.nn.Dropout(model.config.dropout)
     model.train()
     for step in range(steps):
@@ -80,7 +79,7 @@ def fit_head(session: Session, model: VectorModel, vectors: Tensor, data: Split)
         documents = order[step % per_epoch * HEAD_BATCH :][:HEAD_BATCH]
         for group in optimiser.param_groups:
             group["lr"] = HEAD_LR * (1 - step / steps)
-        labels = batch_labels(data.labels, documents.numpy(), model.listed).to(session.device)
+        labels = batch_labels(data.labels, documents.numpy(), model.uses_label_lists).to(session.device)
         loss = model.classify(dropout(vectors[documents.to(session.device)]), labels).loss
         assert loss is not None
         loss.backward()  # type: ignore[no-untyped-call]

@@ -97,18 +97,13 @@ TrainingEvent = StageProgress | Resumed | Step | Epoch
 def train(session: Session, data: Split, dev: Split | None, taxonomy: Taxonomy) -> Iterator[Step | Epoch]:
     """Train from the current progress to the last epoch, or until dev has not improved for `patience` epochs."""
     config, progress, model = session.config, session.progress, session.model
-    if model.closed:
+    if model.has_solver:
         progress.epoch = 1
         yield _finish_epoch(session, dev, taxonomy)
         return
     runner = make_steps(session, data)
     total = config.epochs * math.ceil(math.ceil(len(data) / config.batch_size) / config.accumulate)
-    while (
-        progress.epoch < config.epochs
-        and progress.epoch - max(progress.best_epoch, config.first_epochs) < config.patience
-    ):
-        stage = model.stages[progress.epoch >= config.first_epochs] if config.first_epochs else ""
-        runner.set_stage(stage)
+    while progress.epoch < config.epochs and progress.epoch - progress.best_epoch < config.patience:
         model.train()
         batches = training_order(len(data), config.batch_size, config.seed, progress.epoch)
         for start in range(progress.position, len(batches), config.accumulate):
@@ -158,14 +153,14 @@ def choose_labels(model: HTCModel, scores: Matrix) -> Matrix:
     With a conditional softmax, the best path from the root down and all labels with a score above 0.25: the labels of a
     document with several paths share the probability. Decoding is tuned after training.
     """
-    if model.siblings is None and model.config.loss != "softmax":
+    if model.conditional_softmax is None and model.config.loss != "softmax":
         return scores > 0.5
     if isinstance(scores, csr_array):
         parts = (scores[start : start + BATCH_SIZE].toarray() for start in range(0, scores.shape[0], BATCH_SIZE))
         return csr_array(vstack([csr_array(choose_labels(model, part)) for part in parts]))
-    if model.siblings is not None:
-        device = model.siblings.child.device
-        return model.siblings.choose(torch.from_numpy(scores).to(device)).cpu().numpy()
+    if model.conditional_softmax is not None:
+        device = model.conditional_softmax.child.device
+        return model.conditional_softmax.choose(torch.from_numpy(scores).to(device)).cpu().numpy()
     chosen = np.zeros(scores.shape, dtype=bool)
     for rows in (level.cpu().numpy() for level in model.levels):
         np.put_along_axis(chosen, rows[scores[:, rows].argmax(axis=1)][:, None], True, axis=1)
@@ -215,11 +210,6 @@ class Session:
 
     def __post_init__(self) -> None:
         config = self.config
-        if config.stages == "two" and not self.model.stages:
-            raise ConfigError(
-                "train.stages is 'two', but this model has no contrastive loss that could be trained first; "
-                "set train.stages=one, or use model hill with model.contrast above 0"
-            )
         self.device = self.context.device or self.device
         kind = Inference if self.context.world_size == 1 else DistributedInference
         self.inference = kind(self.model, self.device, config.inference_precision)
@@ -354,15 +344,11 @@ class StepRunner:
     def __init__(self, session: Session, data: Split) -> None:
         self.session = session
         self.data = data
-        text, listed = session.model.text, session.model.listed
+        text, listed = session.model.text, session.model.uses_label_lists
         self.resident: DeviceDocuments | None = None
         if session.inference.packed:
             self.resident = DeviceDocuments(data.tokens, data.labels, text.pad, session.device, listed)
         self.model = session.context.wrap_model(session.model, self.has_unused_weights)
-
-    def set_stage(self, stage: str) -> None:
-        """Train this stage of the model from here on."""
-        self.session.model.stage = stage
 
     def step(self, group: list[IntArray]) -> StepResult:
         """Take one step on the accumulated gradients of these batches."""
@@ -376,9 +362,7 @@ class StepRunner:
         return StepResult(mean, parts, self.update(mean, buffers))
 
     def has_unused_weights(self) -> bool:
-        """Whether some weights get no gradient in some stage; tried with a copy of the model."""
-        if self.session.config.first_epochs:
-            return True
+        """Whether some weights get no gradient; tried with a copy of the model."""
         model = deepcopy(self.session.model).train()
         device = self.session.device
         with torch.random.fork_rng([device] if device.type == "cuda" else []), self.session.inference.autocast():
@@ -391,7 +375,7 @@ class StepRunner:
         model, data, device = self.session.model, self.data, self.session.device
         if self.resident:
             return self.resident.packed(move(torch.from_numpy(documents), device), self.resident.size(documents))
-        return to_device(collate(data.tokens, data.labels, documents, model.text.pad, model.listed), device)
+        return to_device(collate(data.tokens, data.labels, documents, model.text.pad, model.uses_label_lists), device)
 
     def backward(self, batch: Batch | Packed, n_batches: int) -> tuple[Tensor, dict[str, Tensor]]:
         """Add the gradients of a batch, divided by the batches of the step; returns the loss and its parts."""
@@ -447,15 +431,6 @@ class GraphedSteps(StepRunner):
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._documents = torch.zeros(session.config.batch_size, dtype=torch.int64, device=session.device)
-
-    def set_stage(self, stage: str) -> None:
-        """Train this stage from here on; a new stage has other losses and gradients, so it needs new graphs."""
-        if stage != self.session.model.stage:
-            torch.cuda.synchronize()  # the last replay may still run
-            self._graphs.clear()
-            self._seen.clear()
-            self._pool = torch.cuda.graph_pool_handle()
-        super().set_stage(stage)
 
     def step(self, group: list[IntArray]) -> StepResult:
         """Take one step on this batch."""

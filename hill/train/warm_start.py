@@ -4,6 +4,7 @@
 `LabelMapping` says from which old labels each new label starts.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,8 +20,8 @@ from hill.data import Documents
 from hill.errors import ConfigError
 from hill.io import check_model, read_object, unusable
 from hill.models import MODELS, HTCModel, ModelConfig
-from hill.models.base import copy_text
-from hill.models.saved import SavedModel, upgrade_settings
+from hill.models.base import Axis, copy_text_encoder
+from hill.models.inference import SavedModel, upgrade_settings
 from hill.settings import Groups
 from hill.taxonomy import Taxonomy
 from hill.taxonomy.diff import TaxonomyDiff, diff
@@ -55,7 +56,7 @@ def warm_settings(folder: Path, settings: Groups) -> tuple[str, Groups]:
     check_model(folder)
     saved = read_object(folder / "config.json")
     try:
-        model = upgrade_settings(saved["settings"], folder)["model"] | settings.get("model", {})
+        model = upgrade_settings(saved["model"], saved["settings"], folder)["model"] | settings.get("model", {})
         data = {"max_length": saved["settings"]["data"]["max_length"]} | settings.get("data", {})
     except (LookupError, TypeError) as error:
         raise unusable(folder, error) from error
@@ -68,7 +69,7 @@ def build_warm(
 ) -> tuple[HTCModel, Tokenizer, WarmStartReport]:
     """A model with the class, encoder and tokenizer of an old one, for another taxonomy and other documents."""
     old_config = old.model.config
-    if old.model.closed:
+    if old.model.has_solver:
         raise ConfigError(
             f"model '{old.name}' is fitted in one go and has no warm start; train it without --warm-start"
         )
@@ -82,7 +83,7 @@ def build_warm(
                 "without --warm-start"
             )
     kind = MODELS[old.name]
-    text = copy_text(old.model.text, config, old.tokenizer)
+    text = copy_text_encoder(old.model.text, config, old.tokenizer)
     assets = kind.prepare(documents, taxonomy, config, old.tokenizer)
     changes = diff(old.taxonomy, taxonomy)
     if not any(map(len, (changes.added, changes.removed, changes.moved))):
@@ -103,10 +104,11 @@ def warm_start(model: HTCModel, old: SavedModel, taxonomy: Taxonomy) -> WarmStar
     """
     mapping = LabelMapping(diff(old.taxonomy, taxonomy))
     old_weights, fresh = old.model.state_dict(), []
+    axes, old_axes = model.checked_axes(taxonomy), old.model.checked_axes(old.taxonomy)
     for name, weight in model.state_dict().items():
-        value, axes = None, model.axes.get(name)
-        if name in old_weights and old.model.axes.get(name) == axes:
-            value = mapping.convert(old_weights[name].to(weight.device), weight, axes or "-" * weight.dim())
+        value = None
+        if name in old_weights and old_axes[name] == axes[name]:
+            value = mapping.convert(old_weights[name].to(weight.device), weight, axes[name])
         if value is not None:
             weight.copy_(value)
         else:
@@ -166,30 +168,29 @@ class LabelMapping:
         _, in_old, in_new = np.intersect1d(old, new, return_indices=True)
         return in_old, in_new
 
-    def convert(self, old: Tensor, new: Tensor, axes: str) -> Tensor | None:
+    def convert(self, old: Tensor, new: Tensor, axes: Sequence[Axis]) -> Tensor | None:
         """The old weight in the shape of the new one, or None if that is not possible; for `axes` see `HTCModel`."""
-        has_label_axis = bool(axes.strip("-"))
-        if len(axes) != old.dim() or old.dim() != new.dim() or (has_label_axis and not len(self.copied)):
+        if set(axes) - {Axis.FIXED} and not len(self.copied):
             return None
-        for axis, letter in enumerate(axes):
-            if letter != "-":
-                old = self._convert_axis(letter, old.movedim(axis, 0), new.movedim(axis, 0)).movedim(0, axis)
+        for place, axis in enumerate(axes):
+            if axis is not Axis.FIXED:
+                old = self._convert_axis(axis, old.movedim(place, 0), new.movedim(place, 0)).movedim(0, place)
         return old if old.shape == new.shape else None
 
-    def _convert_axis(self, letter: str, old: Tensor, new: Tensor) -> Tensor:
-        """Convert the first axis, which has this letter."""
-        if letter in "ED":
-            in_old, in_new = self._common_edges if letter == "E" else (np.arange(min(len(old), len(new))),) * 2
+    def _convert_axis(self, axis: Axis, old: Tensor, new: Tensor) -> Tensor:
+        """Convert the first axis of a weight."""
+        if axis in (Axis.EDGE, Axis.DISTANCE):
+            in_old, in_new = self._common_edges if axis is Axis.EDGE else (np.arange(min(len(old), len(new))),) * 2
             return _with_rows(new, in_new, old[in_old]) if old.shape[1:] == new.shape[1:] else old
         width = len(old) // len(self.old)
         rows = old.reshape(len(self.old), width, *old.shape[1:]) if width > 1 else old
-        if letter == "K":
+        if axis is Axis.FRESH_LABEL:
             copied = rows[self.source[self.copied]]
             return _with_rows(new, self.copied, copied) if rows.shape[1:] == new.shape[1:] else old
         result = rows.new_zeros(len(self.new), *rows.shape[1:])
         result[self.copied] = rows[self.source[self.copied]]
         started = np.append(self.from_parents, self.from_others)
-        if letter == "L" and len(started):
+        if axis is Axis.LABEL and len(started):
             means = self.weights[started].astype(np.float32) @ rows.flatten(1 if rows.dim() > 1 else 0).cpu().numpy()
             result[started] = torch.from_numpy(means).to(result).reshape(result[started].shape)
         return result.flatten(0, 1) if width > 1 else result

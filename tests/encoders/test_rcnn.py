@@ -9,7 +9,7 @@ import torch
 from hill.encoders import RCNN
 from hill.encoders.rcnn import PAD, UNKNOWN, learn_words, read_vectors
 from hill.errors import ConfigError
-from hill.models.base import start_text
+from hill.models.base import new_text_encoder
 from hill.models.flat import TextRCNNConfig
 
 TEXTS = ["The cat sat.", "the CAT ran; a dog ran", "ﬁsh & cat"]
@@ -35,7 +35,7 @@ def test_word_vectors_start_the_words_that_have_one(header: str, tmp_path: Path)
     file.write_text(header + "cat 1.5 -2\nwhale 3 4\nran 0 1e-1\n")
     config = TextRCNNConfig(vectors=str(file), word_width=2, gru_width=3, filters=2)
     torch.manual_seed(0)
-    text, tokenizer = start_text(config, TEXTS)
+    text, tokenizer = new_text_encoder(config, TEXTS)
     assert isinstance(text, RCNN)
     rows = {word: text.words.weight[row].tolist() for word, row in tokenizer.get_vocab().items()}
     assert rows["cat"] == [1.5, -2.0] and rows["whale"] == [3.0, 4.0]
@@ -60,7 +60,7 @@ def test_bad_word_vectors_are_refused(content: str | None, message: str, tmp_pat
     if content is not None:
         file.write_text(content)
     with pytest.raises(ConfigError, match=message):
-        start_text(TextRCNNConfig(vectors=str(file), word_width=2), TEXTS)
+        new_text_encoder(TextRCNNConfig(vectors=str(file), word_width=2), TEXTS)
 
 
 def test_vectors_are_read_as_they_are_written(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from hill.data.documents import label_documents
 from hill.data.tokens import tokenize
 from hill.errors import ConfigError, DataError, TaxonomyError
 from hill.explain import EmbeddingPath, Explanation, eval_mode, explain, integrated_gradients, tokenize_words
-from hill.models.saved import SavedModel
+from hill.models.inference import SavedModel
 from hill.predictor import Predictor
 from hill.types import Batch
 from tests.conftest import animals_taxonomy, toy_documents

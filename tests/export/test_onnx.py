@@ -33,6 +33,7 @@ from hill.export.onnx import (
     plain_rule,
 )
 from hill.export.runtime import GRAPH, batch_documents, start_session
+from hill.models import hill as hill_model
 from hill.types import Batch
 from tests.command import hill as run_hill
 from tests.conftest import ROOT, animals_taxonomy, toy_documents
@@ -118,17 +119,24 @@ def test_graph_and_model_give_the_same_scores(fitted: HillClassifier, folder: Pa
 
 
 @pytest.mark.parametrize(
-    ("model", "settings"),
+    ("model", "settings", "full_rank"),
     [
-        ("hill", {"loss": "softmax", "label_rank": 2, "readout": "max", "norm": "layer", "height": 2}),
-        ("hill", {"leaf_units": 2, "name_weight": 5.0, "readout_dropout": 0.0}),
-        ("flat", {"loss": "conditional-softmax", "pooling": "cls"}),
+        ("hill", {"loss": "softmax", "readout": "max", "height": 2}, 0),
+        ("hill", {"leaf_units": 2, "name_weight": 5.0, "readout_dropout": 0.0}, 5_000),
+        ("flat", {"loss": "conditional-softmax", "pooling": "cls"}, 5_000),
     ],
     ids=["hill-softmax-low-rank", "hill-units-names", "flat-conditional-cls"],
 )
 def test_graphs_of_other_models_and_losses(
-    tiny_encoder: Path, tmp_path: Path, model: str, settings: dict[str, Any]
+    tiny_encoder: Path,
+    tmp_path: Path,
+    model: str,
+    settings: dict[str, Any],
+    full_rank: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(hill_model, "FULL_RANK", full_rank)
+    monkeypatch.setattr(hill_model, "LOW_RANK", 2)
     trained = fit(tiny_encoder, model, settings, epochs=2)
     level = logging.root.manager.disable
     export_onnx(trained, tmp_path / "export", int8=False)

@@ -13,7 +13,7 @@ import torch
 from typer.testing import CliRunner
 
 import hill.io
-import hill.models.saved
+import hill.models.inference
 from hill.cli.common import app
 from hill.errors import CheckpointError, ConfigError, DataError, HillError
 from hill.io import check_folder, make_folder, save_folder, sync
@@ -141,7 +141,7 @@ def test_disk_errors_name_a_remedy(
         raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patched, pytest.raises(CheckpointError) as raised:
-        patched.setattr(hill.models.saved, "save_file", fail)
+        patched.setattr(hill.models.inference, "save_file", fail)
         list(steps)
     name = "state-00000002-0000"
     assert str(raised.value).startswith(f"cannot write '{out}/checkpoints/{name}': {os.strerror(number)}{remedy}")
@@ -213,7 +213,7 @@ def test_the_error_for_the_first_checkpoint_does_not_mention_an_earlier_one(
     def fail(*_: Any) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(hill.models.saved, "save_file", fail)
+    monkeypatch.setattr(hill.models.inference, "save_file", fail)
     model = tiny(tiny_encoder)
     with pytest.raises(CheckpointError, match=r"Input/output error; choose another place$"):
         list(model.training(toy_data(model.taxonomy), tmp_path / "out"))

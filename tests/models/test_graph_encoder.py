@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hill.errors import ConfigError
-from hill.models.hill import TREE_FILE, GraphEncoder
+from hill.models.hill import TREE_FILE, GraphEncoder, HILLConfig
 from hill.taxonomy import Label, Taxonomy
 from tests.made import blank_model, make_model
-from tests.models.test_layers import naive_leaves, scramble
+from tests.models.test_layers import naive_leaves, scramble, set_rank
 from tests.tree.test_coding_tree import WOS, label_graph
 
 KINDS = ("gcn", "gat", "gin")
@@ -22,11 +22,13 @@ CHILD, PARENT, LABELS = [1, 2, 3, 3, 4, 5, 8], [0, 0, 1, 2, 1, 2, 7], 9
 
 
 def make_encoder(kind: str, **settings: Any) -> GraphEncoder:
-    return GraphEncoder(kind, torch.tensor(CHILD), torch.tensor(PARENT), LABELS, 5, 7, **settings)
+    config = HILLConfig(structure=kind, hidden=7, **settings)
+    return GraphEncoder(torch.tensor(CHILD), torch.tensor(PARENT), LABELS, 5, config)
 
 
 def star(kind: str, leaves: int) -> GraphEncoder:
-    return GraphEncoder(kind, torch.arange(1, leaves + 1), torch.zeros(leaves, dtype=torch.long), leaves + 1, 5, 7)
+    root = torch.zeros(leaves, dtype=torch.long)
+    return GraphEncoder(torch.arange(1, leaves + 1), root, leaves + 1, 5, HILLConfig(structure=kind, hidden=7))
 
 
 def adjacency() -> Tensor:
@@ -70,12 +72,14 @@ def naive_forward(kind: str, encoder: GraphEncoder, text: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("rank", [0, 3])
-@pytest.mark.parametrize("norm", ["batch", "layer"])
 @pytest.mark.parametrize("readout", ["sum", "mean", "max"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_batch_equals_each_document_computed_densely(kind: str, readout: str, norm: str, rank: int) -> None:
+def test_a_batch_equals_each_document_computed_densely(
+    kind: str, readout: str, rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_rank(rank, monkeypatch)
     torch.manual_seed(0)
-    encoder = make_encoder(kind, readout=readout, norm=norm, label_rank=rank)
+    encoder = make_encoder(kind, readout=readout)
     scramble(encoder)
     encoder.eval()
     text = torch.randn(4, 5)
@@ -86,10 +90,10 @@ def test_a_batch_equals_each_document_computed_densely(kind: str, readout: str, 
 
 
 @pytest.mark.parametrize(("kind", "layers"), [("gcn", 2), ("gat", 2), ("gin", 3)])
-def test_layers_are_those_of_the_paper_unless_said(kind: str, layers: int, tiny_encoder: Path) -> None:
-    assert len(make_encoder(kind).convolutions) == layers
-    model = make_model("hill", {"structure": kind, "layers": 1, "hidden": 12}, tiny_encoder).model
-    assert len(model.structure.convolutions) == 1 and model.structure.align[1].weight.shape == (16, 12)
+def test_layers_are_those_of_the_paper(kind: str, layers: int, tiny_encoder: Path) -> None:
+    model = make_model("hill", {"structure": kind, "hidden": 12}, tiny_encoder).model
+    assert len(model.structure.convolutions) == layers
+    assert model.structure.align[1].weight.shape == (16, 12 * layers)
 
 
 @pytest.mark.parametrize(("kind", "released"), [("gcn", 6.165), ("gat", 6.168), ("gin", 9.119)])
@@ -113,7 +117,9 @@ def test_weights_start_as_in_the_released_code() -> None:
     """GCN and GAT as Glorot, uniform up to sqrt(6 / (2 d)); GIN's net as all linear layers, N(0, 0.02²)."""
     torch.manual_seed(0)
     root, d = torch.tensor([0]), 200
-    gcn, gat, gin = (GraphEncoder(kind, root + 1, root, 2, 5, d).convolutions[0] for kind in KINDS)
+    gcn, gat, gin = (
+        GraphEncoder(root + 1, root, 2, 5, HILLConfig(structure=kind, hidden=d)).convolutions[0] for kind in KINDS
+    )
     most = (6 / (2 * d)) ** 0.5
     for glorot in (gcn.lin.weight, gat.lin.weight):  # type: ignore[union-attr]
         assert glorot.abs().max() <= most and float(glorot.std()) == pytest.approx(most / 3**0.5, rel=0.02)
@@ -125,7 +131,7 @@ def test_weights_start_as_in_the_released_code() -> None:
 def test_labels_without_any_edge_hear_themselves_alone(kind: str) -> None:
     torch.manual_seed(0)
     none = torch.zeros(0, dtype=torch.long)
-    encoder = GraphEncoder(kind, none, none, LABELS, 5, 7).eval()
+    encoder = GraphEncoder(none, none, LABELS, 5, HILLConfig(structure=kind, hidden=7)).eval()
     scramble(encoder)
     x = torch.randn(2, LABELS, 7)
     changed = x.clone()
@@ -137,7 +143,8 @@ def test_labels_without_any_edge_hear_themselves_alone(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_label_and_one_document_train(kind: str) -> None:
     none = torch.zeros(0, dtype=torch.long)
-    assert torch.isfinite(GraphEncoder(kind, none, none, 1, 5, 7).train()(torch.randn(1, 5))).all()
+    encoder = GraphEncoder(none, none, 1, 5, HILLConfig(structure=kind, hidden=7))
+    assert torch.isfinite(encoder.train()(torch.randn(1, 5))).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -166,12 +173,11 @@ def test_no_coding_tree_is_built_or_saved(kind: str, tiny_encoder: Path, tmp_pat
 @pytest.mark.parametrize("kind", ["tree", *KINDS])
 def test_settings_reach_the_structure(kind: str) -> None:
     taxonomy = Taxonomy([Label("r", "r")] + [Label(str(i), str(i), ("r",)) for i in range(4)])
-    told = {"dropout": 0.2, "readout_dropout": 0.3, "readout": "max", "norm": "layer", "hidden": 6, "label_rank": 2}
+    told = {"dropout": 0.2, "readout_dropout": 0.3, "readout": "max", "hidden": 6}
     structure = blank_model("hill", taxonomy, 8, {"structure": kind, **told}).structure
     assert structure.features[-1].p == structure.dropout.p == 0.2 and structure.align[0].p == 0.3
-    assert structure.readout == "max" and structure.labels.weight.shape == (2, 5)
+    assert structure.readout == "max"
     assert structure.features[0].weight.shape == (6, 8)
-    assert any(isinstance(part, torch.nn.LayerNorm) for part in structure.modules())
 
 
 def test_edges_are_those_of_the_taxonomy(tiny_encoder: Path) -> None:
@@ -193,5 +199,3 @@ def test_settings_that_cannot_be() -> None:
     taxonomy = Taxonomy([Label("r", "r")])
     with pytest.raises(ConfigError, match=r"unknown model\.structure 'gni'; did you mean 'gin'\?"):
         blank_model("hill", taxonomy, 8, {"structure": "gni"})
-    with pytest.raises(ConfigError, match=r"model\.layers is -1; expected a number from 0 to"):
-        blank_model("hill", taxonomy, 8, {"layers": -1})

@@ -5,15 +5,17 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hill.classifier import HillClassifier
 from hill.data.documents import label_documents
 from hill.errors import ConfigError
 from hill.models.hill import TOKENS_FILE, TREE_FILE, HILLConfig
-from hill.models.layers import nt_xent
+from hill.models.layers import nt_xent, to_label_lists
 from hill.taxonomy import Label, Taxonomy
 from hill.tree import build_tree
-from tests.conftest import animals_taxonomy, toy_documents
+from tests.conftest import animals_taxonomy, random_taxonomy, toy_documents
 from tests.made import blank_model, make_model
 from tests.tree.test_coding_tree import NYT, RCV1, WOS, label_graph
 
@@ -65,12 +67,12 @@ def test_contrast_weighs_less_where_labels_are_many(tiny_encoder: Path, settings
 
 
 def test_the_classifier_reads_what_it_should(tiny_encoder: Path) -> None:
-    for classifier in ("concat", "text", "tree", "residual"):
+    for classifier in ("concat", "text", "tree"):
         made = make_model("hill", {"classifier": classifier}, tiny_encoder)
         model = made.model.eval()
         text = model.text(made.batch.ids, made.batch.mask)
         tree = model.structure(text)
-        seen = {"concat": torch.cat([text, tree], 1), "text": text, "tree": tree, "residual": text + tree}
+        seen = {"concat": torch.cat([text, tree], 1), "text": text, "tree": tree}
         assert torch.allclose(model(made.batch).logits, model.head(seen[classifier]), atol=1e-6)
 
 
@@ -114,52 +116,31 @@ def leaves_of(labels: list[int]) -> set[str]:
     return ids - above
 
 
-def test_documents_with_like_labels_are_partners_if_asked(tiny_encoder: Path) -> None:
-    made = make_model("hill", {"positives": "alike"}, tiny_encoder)
-    model = made.model.eval()
-    text, labels = model.text.read(made.batch), made.batch.labels
-    assert labels is not None
-    ends = [leaves_of(row) for row in labels.int().tolist()]
-    alike = torch.tensor([[len(a & b) / max(len(a | b), 1) for b in ends] for a in ends])
-    assert 0 < float((alike[~torch.eye(len(ends), dtype=bool)] > 0).float().mean()) < 1
-    views = model.text_view(text), model.tree_view(model.structure(text))
-    expected = nt_xent(*views, 1.0, positives=alike) * 0.1
-    assert torch.allclose(model.classify(text, labels).parts["contrast"], expected, atol=1e-6)
-    with pytest.raises(ConfigError, match=r"model\.negatives is 'others', which leaves out"):
-        HILLConfig(positives="alike", negatives="others")
-
-
-@pytest.mark.parametrize("negatives", ["all", "others", "weighted"])
-def test_documents_with_like_labels_are_negatives_as_asked(negatives: str, tiny_encoder: Path) -> None:
+@pytest.mark.parametrize("negatives", ["all", "others"])
+def test_documents_that_share_a_most_specific_label_are_no_negatives_if_asked(
+    negatives: str, tiny_encoder: Path
+) -> None:
     made = make_model("hill", {"negatives": negatives}, tiny_encoder)
     model, batch = made.model.eval(), made.batch
-    labels = batch.labels
-    assert labels is not None
-    rows = labels.int().tolist()
-    sets = [{i for i, known in enumerate(row) if known} for row in rows]
-    weights = torch.ones(16, 16)
-    for i in range(16):
-        for j in range(16):
-            if negatives == "others":
-                weights[i, j] = float(leaves_of(rows[i]).isdisjoint(leaves_of(rows[j])))
-            elif negatives == "weighted":
-                weights[i, j] = 1 - len(sets[i] & sets[j]) / len(sets[i] | sets[j])
-    assert negatives == "all" or 0 < float((weights == 0).float().mean()) < 1
+    assert batch.labels is not None
+    leaves = [leaves_of(row) for row in batch.labels.int().tolist()]
+    mask = torch.tensor([[one.isdisjoint(other) for other in leaves] for one in leaves])
+    assert 0 < float(mask.float().mean()) < 1
     text = model.text(batch.ids, batch.mask)
     views = model.text_view(text), model.tree_view(model.structure(text))
-    expected = nt_xent(*views, 1.0, None if negatives == "all" else weights) * 0.1
+    expected = nt_xent(*views, 1.0, None if negatives == "all" else mask) * 0.1
     assert torch.allclose(model(batch).parts["contrast"], expected, atol=1e-7)
 
 
-def test_a_shared_view_reads_both_vectors(tiny_encoder: Path) -> None:
-    made = make_model("hill", {"views": "shared"}, tiny_encoder)
-    own = make_model("hill", {}, tiny_encoder).model
-    model = made.model.eval()
-    text = model.text(made.batch.ids, made.batch.mask)
-    expected = nt_xent(model.text_view(text), model.text_view(model.structure(text)))
-    assert torch.allclose(model.contrast(text, model.structure(text), made.batch.labels), expected)
-    missing = set(own.state_dict()) - set(model.state_dict())
-    assert missing == {f"tree_view.{layer}.{kind}" for layer in (0, 2) for kind in ("weight", "bias")}
+@given(st.lists(st.sets(st.integers(0, 39), max_size=6), min_size=1, max_size=7), st.integers(0, 5))
+def test_negative_pairs_share_no_most_specific_label(sets: list[set[int]], seed: int) -> None:
+    taxonomy = random_taxonomy(seed, 40, 3, 3)
+    model = blank_model("hill", taxonomy, 8, {"height": 1})
+    targets = torch.tensor([[label in labels for label in range(40)] for labels in sets])
+    specific = [{row for row in labels if not labels & {*taxonomy.children(row).tolist()}} for labels in sets]
+    expected = torch.tensor([[one.isdisjoint(other) for other in specific] for one in specific])
+    for labels in (targets, to_label_lists(targets)):
+        assert torch.equal(model.negative_pairs(labels), expected)
 
 
 def test_names_start_as_the_encoder_reads_them_and_add_their_cosine(tiny_encoder: Path) -> None:
@@ -218,7 +199,7 @@ def test_a_text_rcnn_is_as_wide_as_its_filters(tiny_encoder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("negatives", "some"), ("views", "both"), ("method", "best"), ("text", "words")],
+    [("negatives", "some"), ("classifier", "residual"), ("method", "best"), ("text", "words")],
 )
 def test_unknown_options(setting: str, value: str) -> None:
     with pytest.raises(ConfigError, match=f"unknown model.{setting} '{value}'"):

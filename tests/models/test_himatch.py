@@ -18,8 +18,8 @@ from hill.errors import ConfigError
 from hill.models import himatch as keywords
 from hill.models import layers as descriptions
 from hill.models.himatch import DESCRIPTIONS_FILE, Draw, Drawn, HiMatchConfig, best_words, matching
+from hill.models.inference import load_saved
 from hill.models.layers import Descriptions
-from hill.models.saved import load_saved
 from hill.taxonomy import Label, Taxonomy
 from hill.types import Batch
 from tests.conftest import animals_taxonomy, random_taxonomy, toy_documents

@@ -17,12 +17,10 @@ from hill.data.documents import label_documents
 from hill.data.tokens import Tokens
 from hill.errors import ConfigError
 from hill.models import hill as hill_model
-from hill.models import large_label as sampled
-from hill.models import large_label as topk
-from hill.models import large_label as wide
+from hill.models import large_label
 from hill.models.hill import HILLConfig
-from hill.models.large_label import SampledLoss, WideConfig
-from hill.models.layers import drop_parents, own_columns, to_indicator, to_label_lists
+from hill.models.large_label import LargeLabelConfig, SampledLoss
+from hill.models.layers import to_indicator, to_label_lists
 from hill.settings import make
 from hill.taxonomy import Taxonomy
 from hill.train import head_start as head
@@ -66,7 +64,7 @@ def test_the_mean_over_all_draws_is_the_exact_loss_and_its_gradient(
     exact = gradients(F.binary_cross_entropy_with_logits(linear(features), targets.float()), weights)
     loss, found = sampled_loss(taxonomy, 1), []
     for label in range(len(taxonomy)):
-        monkeypatch.setattr(sampled.torch, "randint", lambda *_, label=label, **__: torch.tensor([label]))
+        monkeypatch.setattr(large_label.torch, "randint", lambda *_, label=label, **__: torch.tensor([label]))
         torch.manual_seed(7)
         found.append(gradients(loss(features, linear, to_label_lists(targets)), weights))
     assert not all(torch.allclose(each[0], exact[0]) for each in found), "a single draw is not the loss"
@@ -98,7 +96,7 @@ def test_labels_near_the_documents_count_once_and_others_stand_for_the_rest(taxo
     children = {row: set(taxonomy.children(row).tolist()) for row in range(labels)} | {
         labels: {*taxonomy.roots.tolist()}
     }
-    drawn = torch.tensor(near[lists.numel() :]).reshape(sampled.CHILDREN, -1)
+    drawn = torch.tensor(near[lists.numel() :]).reshape(large_label.SAMPLED_CHILDREN, -1)
     for column, label in enumerate(lists.flatten().tolist()):
         assert set(drawn[:, column].tolist()) <= (children[label] or {labels})
     for label in set(near) - {labels}:
@@ -137,32 +135,9 @@ def test_lists_say_what_targets_say(sets: list[set[int]]) -> None:
     assert torch.equal(to_indicator(lists, 40), targets.float())
 
 
-@given(SETS)
-def test_columns_of_the_batchs_own_labels_count_what_all_columns_count(sets: list[set[int]]) -> None:
-    columns = own_columns(to_label_lists(as_targets(sets)), 40)
-    common = [[len(one & other) for other in sets] for one in sets]
-    assert (columns @ columns.T).tolist() == common
-
-
-@given(SETS, st.integers(0, 5))
-def test_parents_are_dropped_where_a_child_is_there(sets: list[set[int]], seed: int) -> None:
-    taxonomy = random_taxonomy(seed, 40, 3, 3)
-    child, parent = torch.from_numpy(taxonomy.edge_array.copy()).T
-    edges = (parent * 41 + child).sort().values
-    kept = drop_parents(to_label_lists(as_targets(sets)), edges, 40)
-    for labels, row in zip(sets, kept.tolist(), strict=True):
-        assert {*row} - {40} == {label for label in labels if not labels & {*taxonomy.children(label).tolist()}}
-
-
-def test_without_edges_nothing_is_dropped() -> None:
-    lists = torch.tensor([[0, 2, 3]])
-    assert torch.equal(drop_parents(lists, torch.empty(0, dtype=torch.long), 3), lists)
-
-
-@pytest.mark.parametrize("settings", [{"negatives": "others"}, {"negatives": "weighted"}, {"positives": "alike"}])
-def test_the_contrast_from_lists_is_that_from_targets(settings: dict[str, Any]) -> None:
+def test_the_contrast_from_lists_is_that_from_targets() -> None:
     taxonomy = random_taxonomy(3, 40, 3, 2)
-    model = blank_model("hill", taxonomy, 8, settings)
+    model = blank_model("hill", taxonomy, 8, {"negatives": "others"})
     targets = random_targets(taxonomy, 20, seed=4)
     torch.manual_seed(0)
     views = torch.randn(2, 20, 8)
@@ -175,7 +150,7 @@ def test_the_contrast_from_lists_is_that_from_targets(settings: dict[str, Any]) 
 def test_a_model_learns_from_a_sample_and_is_asked_for_all(name: str, tiny_encoder: Path) -> None:
     made = make_model(name, {"sample": 3}, tiny_encoder)
     model, targets = made.model, made.batch.labels
-    assert model.listed and targets is not None
+    assert model.uses_label_lists and targets is not None
     listed = Batch(made.batch.ids, made.batch.mask, to_label_lists(targets))
     found = []
     for batch in (made.batch, listed):
@@ -195,17 +170,17 @@ def test_a_model_learns_from_a_sample_and_is_asked_for_all(name: str, tiny_encod
 @pytest.mark.parametrize("name", ["flat", "hill"])
 def test_as_many_labels_as_there_are_or_few_are_not_sampled(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     taxonomy = animals_taxonomy()
-    assert blank_model(name, taxonomy, 8, {"sample": 6}).sampled.count == 6
-    assert not blank_model(name, taxonomy, 8, {"sample": 7}).listed
-    assert not blank_model(name, taxonomy, 8, {}).listed
-    monkeypatch.setattr(wide, "MANY_LABELS", 6)
-    monkeypatch.setattr(wide, "SAMPLE", 5)
-    assert blank_model(name, taxonomy, 8, {}).sampled.count == 5
-    assert not blank_model(name, taxonomy, 8, {"loss": "softmax"}).listed
-    assert not blank_model("textrcnn", taxonomy, 8, {}).listed
+    assert blank_model(name, taxonomy, 8, {"sample": 6}).sampled_loss.count == 6
+    assert not blank_model(name, taxonomy, 8, {"sample": 7}).uses_label_lists
+    assert not blank_model(name, taxonomy, 8, {}).uses_label_lists
+    monkeypatch.setattr(large_label, "MANY_LABELS", 6)
+    monkeypatch.setattr(large_label, "SAMPLE_SIZE", 5)
+    assert blank_model(name, taxonomy, 8, {}).sampled_loss.count == 5
+    assert not blank_model(name, taxonomy, 8, {"loss": "softmax"}).uses_label_lists
+    assert not blank_model("textrcnn", taxonomy, 8, {}).uses_label_lists
 
 
-@pytest.mark.parametrize("kind", [WideConfig, HILLConfig])
+@pytest.mark.parametrize("kind", [LargeLabelConfig, HILLConfig])
 def test_a_sample_needs_a_loss_a_label(kind: type) -> None:
     with pytest.raises(ConfigError, match=r"model.sample is 3, but model.loss is 'softmax', which needs all labels"):
         make(kind, {"sample": 3, "loss": "softmax"}, "model")
@@ -234,15 +209,15 @@ def test_the_best_labels_in_blocks_are_the_best_of_all(
     tiny_encoder: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(topk, "CELLS", cells)
-    monkeypatch.setattr(wide, "DOCUMENTS", documents)
-    monkeypatch.setattr(hill_model, "NODE_CELLS", 3 * 16 * 3)
+    monkeypatch.setattr(large_label, "MAX_LOGITS", cells)
+    monkeypatch.setattr(large_label, "TOP_K_DOCUMENTS", documents)
+    monkeypatch.setattr(hill_model, "MAX_NODE_VALUES", 3 * 16 * 3)
     made = make_model(name, settings, tiny_encoder)
     nn.init.normal_(made.model.head.weight)
     made.model.eval()
     with torch.no_grad():
         scores = made.model.scores(made.model(made.batch).logits)
-        values, rows = made.model.best(made.batch, count)
+        values, rows = made.model.top_k(made.batch, count)
     expected = scores.sort(dim=1, descending=True)
     assert values.shape == rows.shape == (16, min(count, 7))
     assert torch.allclose(values, expected.values[:, :count], atol=1e-6)

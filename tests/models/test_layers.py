@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hill.models import hill as labelmap
-from hill.models.hill import LabelMap, TreeEncoder
-from hill.models.layers import dissimilarity, level_softmax, level_softmax_loss, most_specific, nt_xent, share_none
+from hill.models import hill
+from hill.models.hill import HILLConfig, LabelMap, TreeEncoder
+from hill.models.layers import level_softmax, level_softmax_loss, nt_xent
 
 TREES = {
     1: [[0] * 9],
@@ -21,6 +21,12 @@ TREES = {
 
 def tensors(parents: list[list[int]]) -> list[Tensor]:
     return [torch.tensor(level) for level in parents]
+
+
+def set_rank(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let label maps have this rank, or full rank if it is 0."""
+    monkeypatch.setattr(hill, "FULL_RANK", 0 if rank else 5_000)
+    monkeypatch.setattr(hill, "LOW_RANK", rank)
 
 
 def scramble(module: torch.nn.Module) -> None:
@@ -61,12 +67,14 @@ def naive_forward(encoder: TreeEncoder, parents: list[list[int]], text: Tensor) 
 
 
 @pytest.mark.parametrize("rank", [0, 3])
-@pytest.mark.parametrize("norm", ["batch", "layer"])
 @pytest.mark.parametrize("readout", ["sum", "mean", "max"])
 @pytest.mark.parametrize("height", [1, 2, 3, 4])
-def test_the_folded_tree_encoder_equals_the_unfolded_one(height: int, readout: str, norm: str, rank: int) -> None:
+def test_the_folded_tree_encoder_equals_the_unfolded_one(
+    height: int, readout: str, rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_rank(rank, monkeypatch)
     torch.manual_seed(height)
-    encoder = TreeEncoder(tensors(TREES[height]), 5, 7, readout, norm, label_rank=rank)
+    encoder = TreeEncoder(tensors(TREES[height]), 5, HILLConfig(hidden=7, readout=readout))
     scramble(encoder)
     encoder.eval().double()
     text = torch.randn(4, 5, dtype=torch.float64)
@@ -80,10 +88,10 @@ def test_the_folded_tree_encoder_equals_the_unfolded_one(height: int, readout: s
 def test_the_label_map_and_its_gradients_equal_the_unfolded_ones(
     product: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(labelmap, "multiplies", lambda tensor, count: product)
+    monkeypatch.setattr(hill, "use_matmul", lambda tensor, count: product)
     torch.manual_seed(0)
     parents = torch.tensor(TREES[3][0])
-    folded = LabelMap(parents, 5, 0).double()
+    folded = LabelMap(parents, 5).double()
     scramble(folded)
     with torch.no_grad():
         folded.slope[2] = 0.0
@@ -102,17 +110,18 @@ def test_the_label_map_and_its_gradients_equal_the_unfolded_ones(
         assert torch.allclose(one, other, atol=1e-12)
 
 
-def test_every_weight_of_the_tree_encoder_gets_a_gradient() -> None:
+def test_every_weight_of_the_tree_encoder_gets_a_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     for rank in (0, 3):
-        encoder = TreeEncoder(tensors(TREES[3]), 5, 7, label_rank=rank)
+        set_rank(rank, monkeypatch)
+        encoder = TreeEncoder(tensors(TREES[3]), 5, HILLConfig(hidden=7))
         encoder(torch.randn(6, 5)).square().sum().backward()
         for name, weight in encoder.named_parameters():
             assert weight.grad is not None and weight.grad.abs().sum() > 0, name
 
 
 def test_a_batch_of_one_document_trains() -> None:
-    encoder = TreeEncoder(tensors(TREES[1] + [[0]]), 5, 7)
+    encoder = TreeEncoder(tensors(TREES[1] + [[0]]), 5, HILLConfig(hidden=7))
     assert torch.isfinite(encoder.train()(torch.randn(1, 5))).all()
 
 
@@ -135,77 +144,29 @@ def test_nt_xent_of_uninformed_views() -> None:
     assert float(nt_xent(torch.ones(24, 4), torch.ones(24, 4))) == pytest.approx(3.85, abs=0.005)
 
 
-LABEL_SETS = [{0, 1, 3}, {0, 1}, {0, 1, 4}, {0, 2, 4}, {5}, {5}, set(), {0, 1, 2, 3, 4}]
-"""Labels 1 and 2 are below 0, 3 is below 1, 4 is below both 1 and 2, 5 is alone."""
-EDGES = [(1, 0), (2, 0), (3, 1), (4, 1), (4, 2)]
-
-
-def label_matrix() -> Tensor:
-    return torch.tensor([[label in known for label in range(6)] for known in LABEL_SETS])
-
-
-def test_most_specific_labels_have_no_child_in_the_document() -> None:
-    child, parent = torch.tensor(EDGES).T
-    found = most_specific(label_matrix(), child, parent)
-    for row, known in enumerate(LABEL_SETS):
-        expected = {label for label in known if not any((c, label) in EDGES for c in known)}
-        assert set(found[row].nonzero().flatten().tolist()) == expected
-    assert most_specific(label_matrix(), child[:0], parent[:0]).equal(label_matrix().float())
-
-
-def test_negatives_follow_from_common_labels() -> None:
-    labels = label_matrix()
-    for i, one in enumerate(LABEL_SETS):
-        for j, other in enumerate(LABEL_SETS):
-            assert float(share_none(labels)[i, j]) == float(one.isdisjoint(other))
-            expected = 1 - len(one & other) / len(one | other) if one | other else 1.0
-            assert float(dissimilarity(labels)[i, j]) == pytest.approx(expected, abs=1e-7)
-
-
-def test_common_labels_are_counted_exactly_in_mixed_precision() -> None:
-    labels = torch.ones(2, 259)
-    labels[1, 257:] = 0
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert float(dissimilarity(labels)[0, 1]) == pytest.approx(2 / 259, abs=1e-7)
-
-
 @pytest.mark.parametrize("temperature", [1.0, 0.1])
-def test_weighted_negatives_are_counted_that_often(temperature: float) -> None:
+def test_documents_can_be_excluded_from_the_negatives(temperature: float) -> None:
     torch.manual_seed(0)
     one, other = torch.randn(5, 8), torch.randn(5, 8)
-    weights = torch.rand(5, 5)
-    weights[0, 1] = weights[1, 0] = weights[4] = 0.0
+    negatives = torch.ones(5, 5, dtype=torch.bool)
+    negatives[0, 1] = negatives[1, 0] = negatives[2, 3] = False
+    negatives[4] = False
     rows = [*one, *other]
     total = 0.0
     for i, row in enumerate(rows):
         partner = (i + 5) % 10
         likeness = [math.exp(float(F.cosine_similarity(row, r, dim=0)) / temperature) for r in rows]
-        others = sum(float(weights[i % 5, j % 5]) * likeness[j] for j in range(10) if j % 5 != i % 5)
+        others = sum(likeness[j] for j in range(10) if j % 5 != i % 5 and negatives[i % 5, j % 5])
         total += math.log(likeness[partner] + others) - math.log(likeness[partner])
-    assert float(nt_xent(one, other, temperature, weights)) == pytest.approx(total / 10, abs=1e-6)
+    assert float(nt_xent(one, other, temperature, negatives)) == pytest.approx(total / 10, abs=1e-6)
 
 
-def test_partners_with_weights_share_the_target() -> None:
-    torch.manual_seed(0)
-    one, other = torch.randn(2, 4, 3)
-    alike = torch.tensor([[0.0, 0.5, 0, 0], [0.5, 0, 0, 0.25], [0, 0, 0, 0], [0, 0.25, 0, 0]])
-    views = [vector / vector.norm() for vector in (*one, *other)]
-    total = 0.0
-    for i in range(8):
-        near = {j: math.exp(float(views[i] @ views[j]) / 0.5) for j in range(8) if j != i}
-        weights = {j: 1.0 if j % 4 == i % 4 else float(alike[i % 4, j % 4]) for j in near}
-        logs = {j: math.log(value / sum(near.values())) for j, value in near.items()}
-        total -= sum(weights[j] * logs[j] for j in near) / sum(weights.values())
-    assert float(nt_xent(one, other, 0.5, positives=alike)) == pytest.approx(total / 8, abs=1e-6)
-    none = torch.zeros(4, 4)
-    assert float(nt_xent(one, other, 0.5, positives=none)) == pytest.approx(float(nt_xent(one, other, 0.5)), abs=1e-6)
-
-
-def test_negatives_of_weight_1_are_all_negatives_and_none_leave_no_loss() -> None:
+def test_all_negatives_are_the_default_and_without_any_there_is_no_loss() -> None:
     torch.manual_seed(0)
     one, other = torch.randn(5, 8, requires_grad=True), torch.randn(5, 8)
-    assert torch.equal(nt_xent(one, other, 0.5, torch.ones(5, 5)), nt_xent(one, other, 0.5))
-    alone = nt_xent(one, other, 0.5, torch.eye(5))
+    everything = torch.ones(5, 5, dtype=torch.bool)
+    assert torch.equal(nt_xent(one, other, 0.5, everything), nt_xent(one, other, 0.5))
+    alone = nt_xent(one, other, 0.5, ~everything)
     (gradient,) = torch.autograd.grad(alone, one)
     assert alone.item() == 0.0 and torch.equal(gradient, torch.zeros(5, 8))
 

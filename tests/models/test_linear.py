@@ -22,7 +22,7 @@ from hill.encoders.tfidf import Bag, count_documents
 from hill.errors import ConfigError, DataError
 from hill.models import Linear, linear
 from hill.models import linear as machines
-from hill.models.base import start_text
+from hill.models.base import new_text_encoder
 from hill.models.linear import LinearConfig, SparseHead, draw_documents
 from hill.settings import make
 from hill.taxonomy import Label, Taxonomy
@@ -46,7 +46,7 @@ def corpus(count: int, seed: int, words: list[str] = WORDS) -> list[str]:
 
 def build(texts: list[str], documents: Documents, taxonomy: Taxonomy, **settings: Any) -> tuple[Linear, Any]:
     config = make(LinearConfig, settings, "model")
-    text, tokenizer = start_text(config, texts)
+    text, tokenizer = new_text_encoder(config, texts)
     assert isinstance(text, Bag)
     return Linear(text, taxonomy, config, Linear.prepare(documents, taxonomy, config, tokenizer)), tokenizer
 

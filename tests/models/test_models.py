@@ -10,7 +10,7 @@ from torch import nn
 
 from hill.metrics import flat_scores
 from hill.models import HTCModel
-from hill.models.saved import load_saved
+from hill.models.inference import load_saved
 from hill.types import Batch
 from tests.made import Made, make_model
 
@@ -24,18 +24,16 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "hill-height-1": ("hill", {"height": 1}),
     "hill-no-contrast": ("hill", {"contrast": 0.0}),
     "hill-tree": ("hill", {"classifier": "tree"}),
-    "hill-residual": ("hill", {"classifier": "residual"}),
     "hill-text": ("hill", {"classifier": "text"}),
-    "hill-layer-max": ("hill", {"norm": "layer", "readout": "max"}),
-    "hill-low-rank": ("hill", {"label_rank": 2, "readout": "mean", "hidden": 12}),
+    "hill-max": ("hill", {"readout": "max"}),
+    "hill-mean": ("hill", {"readout": "mean", "hidden": 12}),
     "hill-gcn": ("hill", {"structure": "gcn"}),
     "hill-gat": ("hill", {"structure": "gat"}),
     "hill-gin": ("hill", {"structure": "gin"}),
     "hill-softmax": ("hill", {"loss": "softmax", "method": "refined"}),
     "hill-conditional": ("hill", {"loss": "conditional-softmax"}),
-    "hill-others": ("hill", {"negatives": "others", "temperature": 0.1, "views": "shared"}),
-    "hill-alike": ("hill", {"positives": "alike", "temperature": 0.1}),
-    "hill-weighted": ("hill", {"negatives": "weighted", "method": "random"}),
+    "hill-others": ("hill", {"negatives": "others", "temperature": 0.1}),
+    "hill-random": ("hill", {"method": "random"}),
     "hill-rcnn": ("hill", {**SMALL, "method": "taxonomy"}),
     "hill-names": ("hill", {"name_weight": 10.0}),
     "hill-units": ("hill", {"leaf_units": 3, "hidden": 12}),

@@ -18,7 +18,7 @@ from hill.data.batches import padded_length, reading_order, training_order
 from hill.data.documents import label_documents
 from hill.errors import CheckpointError, DataError
 from hill.io import TRAINING, mark_training, save_folder
-from hill.models.saved import read_tensors
+from hill.models.inference import read_tensors
 from hill.taxonomy import Taxonomy
 from hill.train import Epoch, Step, TrainConfig, head_start
 from hill.train.checkpoint import check_output_folder
@@ -158,9 +158,8 @@ def test_the_head_start_gives_a_head_start(
 ) -> None:
     scores = []
     monkeypatch.setattr(head_start, "HEAD_LR", 3e-2)
-    monkeypatch.setattr(head_start, "HEAD_EPOCHS", 20)
     for setting in ("off", "on"):
-        model = classifier(animals, tiny_encoder, epochs=1, encoder_lr=0.0, lr=0.0, head_start=setting)
+        model = classifier(animals, tiny_encoder, epochs=1, encoder_lr=0.0, lr=0.0, head_start=setting, head_epochs=20)
         reports = list(model.training(toy_data(animals), tmp_path / setting))
         scores += [report.metrics["ndcg_at_3"] for report in reports if isinstance(report, Epoch)]
     assert scores[1] > scores[0] + 0.05

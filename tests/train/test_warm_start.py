@@ -13,7 +13,8 @@ from hill.data.documents import label_documents
 from hill.data.tokens import tokenize
 from hill.errors import ConfigError
 from hill.models import MODELS
-from hill.models.saved import SavedModel
+from hill.models import hill as hill_model
+from hill.models.inference import SavedModel
 from hill.settings import make
 from hill.taxonomy import Label, Taxonomy
 from hill.train.warm_start import WarmStartReport, build_warm, warm_settings
@@ -96,13 +97,31 @@ def test_models_name_all_axes_that_follow_the_taxonomy(tiny_encoder: Path, varia
     """Between taxonomies of 7 labels and 6 edges, and of 29 and more, exactly the named axes have other sizes."""
     old, other = learned(variant, tiny_encoder), random_taxonomy(3, n=29, roots=3, most_parents=2)
     new = again(old, other)[0].model
-    sizes = {"L": 29 / 7, "Z": 29 / 7, "K": 29 / 7, "E": other.edges / 6, "-": 1.0}
-    assert set(new.axes) <= set(new.state_dict())
-    before = old.model.state_dict()
+    sizes: dict[str, float] = {"L": 29 / 7, "Z": 29 / 7, "K": 29 / 7, "E": other.edges / 6, "-": 1.0}
+    before, checked = old.model.state_dict(), new.checked_axes(other)
     for name, weight in new.state_dict().items():
-        axes = new.axes.get(name, "-" * weight.dim())
+        axes = checked[name]
         ratios = [now / then for now, then in zip(weight.shape, before[name].shape, strict=True)]
         assert "D" in axes or ratios == pytest.approx([sizes[letter] for letter in axes]), name
+
+
+@pytest.mark.parametrize(
+    ("axes", "message"),
+    [
+        ({"heads.weight": "L-"}, r"Flat.axes names \['heads.weight'\], which are not weights of the model"),
+        ({"head.weight": "L"}, r"Flat.axes is 'L' for 'head.weight', but its shape is \(7, 16\) with 7 labels"),
+        ({"head.weight": "-L"}, r"Flat.axes is '-L' for 'head.weight', but its shape is \(7, 16\) with 7 labels"),
+        ({"head.bias": "E"}, r"Flat.axes is 'E' for 'head.bias', but its shape is \(7,\) with 7 labels and 6 edges"),
+        ({"head.bias": "X"}, "'X' is not a valid Axis"),
+    ],
+)
+def test_wrong_axes_are_named(
+    tiny_encoder: Path, animals: Taxonomy, axes: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make_model("flat", {}, tiny_encoder).model
+    monkeypatch.setattr(MODELS["flat"], "axes", axes)
+    with pytest.raises(ValueError, match=message):
+        model.checked_axes(animals)
 
 
 def expected_share(taxonomy: Taxonomy, old: Taxonomy, row: int) -> np.ndarray[Any, Any]:
@@ -209,8 +228,13 @@ def test_a_new_label_starts_from_its_name_where_a_model_reads_names(tiny_encoder
     assert torch.equal(vectors[:7], old.model.state_dict()["names.vectors"])
 
 
-@pytest.mark.parametrize("variant", ["hill", "hill-low-rank", "hitin", "hiagm"])
-def test_weights_that_start_at_zero_get_gradients(tiny_encoder: Path, variant: str) -> None:
+@pytest.mark.parametrize(("variant", "rank"), [("hill", None), ("hill", 2), ("hitin", None), ("hiagm", None)])
+def test_weights_that_start_at_zero_get_gradients(
+    tiny_encoder: Path, variant: str, rank: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if rank:
+        monkeypatch.setattr(hill_model, "FULL_RANK", 0)
+        monkeypatch.setattr(hill_model, "LOW_RANK", rank)
     new, _ = again(learned(variant, tiny_encoder), grown(Label("ape", "Apes", ("m",))))
     batch = batch_of(new)
     labels = torch.zeros(12, 8)
@@ -241,10 +265,12 @@ def test_edges_and_distances_that_both_have_are_copied(tiny_encoder: Path) -> No
     assert torch.equal(new.model.state_dict()["structure.far"][: len(far)], far)
 
 
-def test_weights_of_other_shapes_start_fresh(tiny_encoder: Path) -> None:
+def test_weights_of_other_shapes_start_fresh(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = learned("hill", tiny_encoder)
     documents = label_documents(["a"], [["p"]], old.taxonomy)
-    config = make(MODELS["hill"].Config, {**old.settings["model"], "label_rank": 2, "classifier": "text"}, "model")
+    config = make(MODELS["hill"].Config, {**old.settings["model"], "classifier": "text"}, "model")
+    monkeypatch.setattr(hill_model, "FULL_RANK", 0)
+    monkeypatch.setattr(hill_model, "LOW_RANK", 2)
     model, _, report = build_warm(old, documents, old.taxonomy, config)
     assert report.fresh_weights == ("structure.labels.outer", "structure.labels.weight", "head.weight")
     assert torch.equal(model.state_dict()["head.bias"], old.model.state_dict()["head.bias"])
@@ -264,7 +290,7 @@ def test_invalid_warm_starts(tiny_encoder: Path, animals: Taxonomy) -> None:
         with pytest.raises(ConfigError, match=f"model.{name} is '{value}', but the model to start from has '{has}'"):
             build_warm(old, documents, animals, other_text)
     config = make(MODELS["textrcnn"].Config, {**words.settings["model"], "gru_width": 5}, "model")
-    with pytest.raises(ConfigError, match="the text encoder is another than that of the old model"):
+    with pytest.raises(ConfigError, match="the text encoder differs from that of the old model"):
         build_warm(words, label_documents(["a"], [["p"]], animals), animals, config)
 
 
