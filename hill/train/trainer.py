@@ -131,7 +131,7 @@ def _finish_epoch(session: Session, dev: Split | None, taxonomy: Taxonomy) -> Ep
     value = metrics.get(config.metric, float(progress.epoch))
     if not math.isfinite(value):
         raise HillError(f"dev {config.metric} is {value} after epoch {progress.epoch}; lower the learning rates")
-    improved = value > progress.best and progress.epoch > config.first_epochs
+    improved = value > progress.best
     if improved:
         progress.best, progress.best_epoch = value, progress.epoch
     progress.history.append({"epoch": progress.epoch, **{k: v for k, v in metrics.items() if k != "levels"}})
