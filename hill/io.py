@@ -80,6 +80,14 @@ def as_path(given: Any, name: str, expected: str = "the path of a file or folder
     return Path(text)
 
 
+def is_utf8(text: str) -> bool:
+    """Whether a text can be encoded as UTF-8; JSON can contain lone surrogates, which cannot."""
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
+
+
 # Durable writes
 
 

@@ -105,7 +105,7 @@ LOOPS: dict[str, tuple[str, Groups]] = {
     "head-start": ("flat", {"train": {"head_start": "on", "head_epochs": 3}}),
     "stages": ("hill", {"model": {"norm": "layer"}, "train": {"stages": "two", "epochs": 2, "contrast_epochs": 1}}),
     "sample": ("flat", {"model": {"sample": 3}}),
-    "windows": ("flat", {"data": {"max_length": 5, "windows": 3, "overlap": 1}}),
+    "windows": ("flat", {"data": {"max_length": 5, "windows": 3}}),
     "keep": ("flat", {"decode": {"keep": 3}}),
     "balance": ("linear", {"model": {"balance": True, "c": 0.3, "loss": "conditional-softmax"}}),
 }

@@ -97,12 +97,22 @@ def test_models_of_earlier_releases_give_the_same_scores(folder: Path, tmp_path:
     assert np.array_equal(again.predict_proba(said["texts"]), classifier.predict_proba(said["texts"]))
 
 
-def test_a_setting_that_is_no_more_is_named(tmp_path: Path) -> None:
-    shutil.copytree(MODELS / "0.1.0" / "hill", tmp_path / "model")
+@pytest.mark.parametrize(
+    ("name", "saved", "changed", "message"),
+    [
+        ("hill", '"leaves": "none"', '"leaves": "names"', "model.leaves = 'names'"),
+        ("hill", '"overlap": 32', '"overlap": 64', "data.overlap = 64"),
+        ("flat", '"overlap": 2', '"overlap": 3', "data.overlap = 3"),
+        ("flat", '"pool": "mean"', '"pool": "max"', "data.pool = 'max'"),
+    ],
+)
+def test_a_removed_setting_is_named(tmp_path: Path, name: str, saved: str, changed: str, message: str) -> None:
+    shutil.copytree(MODELS / "0.1.0" / name, tmp_path / "model")
     file = tmp_path / "model" / "config.json"
-    file.write_text(file.read_text().replace('"leaves": "none"', '"leaves": "names"'))
+    assert saved in file.read_text()
+    file.write_text(file.read_text().replace(saved, changed))
     (tmp_path / "model" / CHECKSUMS).unlink(missing_ok=True)
-    with pytest.raises(CheckpointError, match=r"was made with model.leaves = 'names', which is no more; train it anew"):
+    with pytest.raises(CheckpointError, match=f"was made with {message}, a setting that was removed; train it again"):
         HillClassifier.load(tmp_path / "model")
 
 

@@ -82,7 +82,7 @@ def _documents(classifier: HillClassifier, stored: SavedModel, int8: bool) -> di
         "pad": stored.model.text.pad,
         "decode": to_dict(classifier.decode_config),
         "plain": plain_rule(classifier),
-        "windows": to_dict(classifier.windows),
+        "windows": {"most": classifier.data_config.windows},
     }
     return {
         "config.json": config,

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from hill.data.windows import overlap
 from hill.encoders.transformer import plain
 from hill.errors import CheckpointError, HillError
 from hill.io import (
@@ -36,8 +37,12 @@ from hill.taxonomy.readers import taxonomy_document
 MODEL_FORMAT = "hill-model"
 MODEL_VERSION = 1
 WEIGHTS = "model.safetensors"
-REMOVED_SETTINGS: Groups = {"model": {"leaves": "none"}, "train": {"compile": False}}
-"""Settings of earlier versions, with the value that means "not used"."""
+REMOVED_SETTINGS: Groups = {
+    "model": {"leaves": "none"},
+    "train": {"compile": False},
+    "data": {"overlap": 32, "pool": "mean"},
+}
+"""Settings of earlier versions, with the value that gives the same predictions today."""
 
 
 @dataclass(frozen=True)
@@ -106,17 +111,20 @@ def load_saved(folder: Path) -> SavedModel:
 def upgrade_settings(saved: Groups, folder: Path) -> Groups:
     """The settings of a saved model without those that were removed since.
 
-    A removed setting of the model must not have been used: it changes what the model computes. Removed settings of
-    training only say how the weights were found, so that their values do not matter.
+    A removed setting of training may have any value, because it does not change predictions. Another removed setting
+    must have a value that gives the same predictions today.
     """
     upgraded = {group: dict(values) for group, values in saved.items()}
+    data = upgraded.get("data", {})
+    if "overlap" in data and data["overlap"] == overlap(data.get("max_length", 512)):
+        del data["overlap"]
     for group, removed in REMOVED_SETTINGS.items():
         for name, unused in removed.items():
             value = upgraded.get(group, {}).pop(name, unused)
-            if group == "model" and value != unused:
+            if group != "train" and value != unused:
                 raise CheckpointError(
-                    f"'{folder}' was made with model.{name} = {value!r}, which is no more; train it anew, or use an "
-                    "earlier version of hill"
+                    f"'{folder}' was made with {group}.{name} = {value!r}, a setting that was removed; train it again, "
+                    "or use an earlier version of hill"
                 )
     return upgraded
 
