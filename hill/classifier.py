@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,7 @@ from hill.train.trainer import StageProgress, TrainingEvent, run, start_training
 from hill.train.warm_start import WarmStartReport, build_warm
 from hill.types import IntArray
 
+Config = TypeVar("Config")
 GROUPS = ("model", "train", "data", "decode")
 """The groups of settings."""
 HUB_FILES = ["*.json", "*.safetensors", CARD]
@@ -71,14 +72,6 @@ def config_types(model: Any) -> dict[str, type]:
     """The dataclass of each group of settings, for the model of this name."""
     check_one_of(model, MODELS, "model")
     return {"model": MODELS[model].Config, "train": TrainConfig, "data": DataConfig, "decode": DecodeConfig}
-
-
-def make_config(model: Any, settings: Groups | None, group: str) -> Any:
-    """Check the settings of a group, and make its dataclass."""
-    types, given = config_types(model), by_group(settings)
-    if unknown := sorted(map(str, given.keys() - types.keys())):
-        raise ConfigError(f"unknown group of settings '{unknown[0]}'; expected {', '.join(types)}")
-    return make(types[group], given.get(group, {}), group)
 
 
 class HillClassifier(Predictor, ModelHubMixin):
@@ -128,25 +121,30 @@ class HillClassifier(Predictor, ModelHubMixin):
     @cached_property
     def model_config(self) -> Any:
         """The settings of the model."""
-        return make_config(self._params["model"], self._params["settings"], "model")
+        return self._make_config(MODELS[self.name].Config, "model")
+
+    def _make_config(self, kind: type[Config], group: str) -> Config:
+        """Check the settings of a group, and make its dataclass."""
+        _ = self.name  # checks it
+        given = by_group(self._params["settings"])
+        if unknown := sorted(map(str, given.keys() - {*GROUPS})):
+            raise ConfigError(f"unknown group of settings '{unknown[0]}'; expected {', '.join(GROUPS)}")
+        return make(kind, given.get(group, {}), group)
 
     @cached_property
     def train_config(self) -> TrainConfig:
         """The settings of training."""
-        config: TrainConfig = make_config(self._params["model"], self._params["settings"], "train")
-        return config
+        return self._make_config(TrainConfig, "train")
 
     @cached_property
     def data_config(self) -> DataConfig:
         """The settings of reading documents."""
-        config: DataConfig = make_config(self._params["model"], self._params["settings"], "data")
-        return config
+        return self._make_config(DataConfig, "data")
 
     @cached_property
     def decode_config(self) -> DecodeConfig:  # type: ignore[override]
         """The settings of decoding; after training, with the values that were chosen on dev."""
-        config: DecodeConfig = make_config(self._params["model"], self._params["settings"], "decode")
-        return config
+        return self._make_config(DecodeConfig, "decode")
 
     def settings(self) -> Groups:
         """All settings by group, defaults included."""

@@ -576,7 +576,7 @@ BOMBS: dict[str, tuple[bytes, str]] = {
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_workbooks_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    # With the limit of Excel, 2**20 rows, a busy machine can need more CPU seconds than `judge` allows.
+    # The limit of Excel, 2**20 rows, takes seconds.
     monkeypatch.setitem(read_xlsx.__globals__, "MAX_ROWS", 1_000)
     content, message = BOMBS[name]
     (tmp_path / "a.xlsx").write_bytes(content)

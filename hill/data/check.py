@@ -34,7 +34,7 @@ FEW_EXAMPLES = 3
 """Examples of unknown labels if the taxonomy is wrong."""
 BAR_WIDTH = 40
 MAX_LEVELS = 100
-"""Levels that are printed; a chain has as many levels as labels."""
+"""Maximum number of levels to print; a chain has as many levels as labels."""
 
 
 def check(
@@ -44,13 +44,13 @@ def check(
     problems, lookup = Problems(), LabelLookup(taxonomy)
     splits: dict[str, SplitCounts] = {}
     for name, files in find_splits(path).items():
-        counts = splits[name] = SplitCounts(taxonomy)
+        split = splits[name] = SplitCounts(taxonomy)
         for record in read_records(files, problems.add):
-            counts.add(record, *lookup.rows(record, problems.add))
-            if len(counts) % 1_000 == 0:
+            split.add(record, *lookup.rows(record, problems.add))
+            if len(split) % 1_000 == 0:
                 tick(1_000)
-        tick(len(counts) % 1_000)
-        if not len(counts):
+        tick(len(split) % 1_000)
+        if not len(split):
             problems.add(Problem("no-documents", str(path), 0, f"the split {name} has no usable document"))
     if next(iter(splits)) not in ("train", "data"):
         problems.add(Problem("no-train", str(path), 0, f"only {', '.join(splits)}; expected a train file"))
@@ -58,7 +58,8 @@ def check(
     _add_repeats(splits, problems)
     result = Check(taxonomy, splits, problems)
     if len(splits) > 1:
-        for row in np.flatnonzero((result.counts > 0) & (result.train_counts == 0)).tolist():
+        counts, train_counts = result.label_counts()
+        for row in np.flatnonzero((counts > 0) & (train_counts == 0)).tolist():
             message = f"label {_quoted(taxonomy[row])} has no training document"
             problems.add(Problem("untrained-label", "", 0, message))
     return result
@@ -77,22 +78,16 @@ class Check:
         """Whether a model can be trained on this data."""
         return self.problems.fit
 
-    @property
-    def counts(self) -> IntArray:
-        """Documents per label (L) over all splits."""
-        counts: IntArray = np.array([split.label_counts for split in self.splits.values()], dtype=np.int64).sum(axis=0)
-        return counts
-
-    @property
-    def train_counts(self) -> IntArray:
-        """Training documents per label (L)."""
-        return np.array(next(iter(self.splits.values())).label_counts, dtype=np.int64)
+    def label_counts(self) -> tuple[IntArray, IntArray]:
+        """Documents per label (L) over all splits, and training documents per label (L)."""
+        counts = np.array([split.label_counts for split in self.splits.values()], dtype=np.int64)
+        return counts.sum(axis=0), counts[0]
 
     def to_dict(self) -> dict[str, Any]:
         """The result as plain values, for `--json`."""
-        counts = self.counts
-        bins = np.searchsorted(HISTOGRAM, self.train_counts, side="right") - 1
-        unused, rare = np.flatnonzero(counts == 0), np.flatnonzero(self.train_counts < RARE)
+        counts, train_counts = self.label_counts()
+        bins = np.searchsorted(HISTOGRAM, train_counts, side="right") - 1
+        unused, rare = np.flatnonzero(counts == 0), np.flatnonzero(train_counts < RARE)
         labels = {
             "total": len(self.taxonomy),
             "used": int((counts > 0).sum()),
@@ -130,13 +125,8 @@ class SplitCounts:
         self._depth: list[int] = taxonomy.depth.tolist()
         self.label_counts = [0] * len(taxonomy)
         self.level_counts = [0] * len(taxonomy.levels)
-        self.n_labels = 0
-        self.n_added = 0
-        self.words = array("Q")
-        self.characters = array("Q")
-        self.texts = array("Q")
-        self.ids = array("Q")
-        self._lines = array("Q")
+        self.n_labels = self.n_added = 0
+        self.words, self.characters, self.texts, self.ids, self._lines = (array("Q") for _ in range(5))
         self._files: list[str] = []
         self._file_indices = array("L")
 
@@ -214,12 +204,10 @@ def _add_repeats(splits: dict[str, SplitCounts], problems: Problems) -> None:
 
     for document, first in _repeats(texts):
         file, line = place(first)
-        message = f"the same text as line {line} of {file}"
-        if split_of[document] == split_of[first]:
-            problems.add(Problem("duplicate-text", *place(document), message))
-        else:
-            message += f" of the split {names[split_of[first]]}"
-            problems.add(Problem("shared-text", *place(document), message))
+        same_split = split_of[document] == split_of[first]
+        other_split = "" if same_split else f" of the split {names[split_of[first]]}"
+        message = f"the same text as line {line} of {file}{other_split}"
+        problems.add(Problem("duplicate-text" if same_split else "shared-text", *place(document), message))
     for document, first in _repeats(ids):
         file, line = place(first)
         problems.add(Problem("duplicate-id", *place(document), f"the same id as line {line} of {file}"))
@@ -295,9 +283,8 @@ def _table(title: str, *columns: str) -> Table:
 def _histogram(bins: list[dict[str, int]]) -> Table:
     """Labels by their number of training documents."""
     table = Table(title="labels by training documents", title_justify="left", title_style="bold", box=None)
-    table.add_column(justify="right")
-    table.add_column(justify="right")
-    table.add_column()
+    for justify in ("right", "right", "left"):
+        table.add_column(justify=justify)
     largest = max(entry["labels"] for entry in bins) or 1
     for entry, following in pairwise([*bins, None]):
         assert entry is not None

@@ -97,6 +97,7 @@ def label_documents(texts: Iterable[str], labels: Iterable[str | Iterable[str]],
 
 
 def _collect(records: Iterable[Record], taxonomy: Taxonomy) -> Documents:
+    """Look up the labels of records, and add ancestors."""
     lookup = LabelLookup(taxonomy)
     ids, texts, rows, starts, n_added = list[str](), list[str](), list[int](), [0], 0
     for record in records:
@@ -200,11 +201,13 @@ def check_label_sets(labels: Iterable[str | Iterable[str]]) -> list[list[str]]:
     """The labels of each text as a list, or a `DataError` that names the first unusable label."""
     result: list[list[str]] = []
     for i, given in enumerate(as_list(labels, "labels")):
-        if isinstance(given, bytes | Mapping) or not isinstance(given, Iterable) or getattr(given, "ndim", 1) != 1:
+        label_set = [given] if isinstance(given, str) else given
+        wrong_type = isinstance(label_set, bytes | Mapping) or not isinstance(label_set, Iterable)
+        if wrong_type or getattr(label_set, "ndim", 1) != 1:
             raise DataError(
                 f"labels[{i}] is {reprlib.repr(given)}; expected a label or a list of labels, {LABEL_AS_STRING}"
             )
-        result.append([given] if isinstance(given, str) else list(given))
+        result.append(list(label_set))
         for label in result[-1]:
             if not isinstance(label, str):
                 raise DataError(

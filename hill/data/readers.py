@@ -23,13 +23,9 @@ from hill.io import as_path, is_utf8
 
 SPLITS = {"train": "train", "dev": "dev", "val": "dev", "valid": "dev", "validation": "dev", "test": "test"}
 FORMATS = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-    ".csv": "table",
-    ".tsv": "table",
-    ".parquet": "parquet",
-    ".pq": "parquet",
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl"),
+    **dict.fromkeys((".csv", ".tsv"), "table"),
+    **dict.fromkeys((".parquet", ".pq"), "parquet"),
 }
 EXPECTED = "JSONL (.jsonl), CSV (.csv, .tsv) or Parquet (.parquet); text formats may be gzipped (.gz)"
 PARQUET_COLUMNS = ("id", "text", "labels")

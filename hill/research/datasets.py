@@ -279,22 +279,23 @@ def read_xlsx(path: Path) -> Iterator[tuple[int, list[str]]]:
                     raise ValueError(
                         f"'{part.filename}' has {part.file_size:,} bytes, packed into {part.compress_size:,}"
                     )
-        with warnings.catch_warnings(action="ignore"):
-            workbook = openpyxl.load_workbook(path, read_only=True, data_only=True)
-        with closing(workbook):
-            if not workbook.worksheets:
-                raise ValueError("it has no sheet")
-            sheet = workbook.worksheets[0]
-            sheet.reset_dimensions()  # programs other than Excel write wrong ones
-            rows = sheet.iter_rows(values_only=True)
-            for number in range(1, MAX_ROWS + 2):
-                with warnings.catch_warnings(action="ignore"):
-                    row = next(rows, None)
-                if row is None:
-                    return
-                if number > MAX_ROWS:
-                    raise ValueError(f"it has more than {MAX_ROWS:,} rows")
-                yield number, ["" if cell is None else ESCAPED_CHARACTER.sub(_unescape, str(cell)) for cell in row]
+        with path.open("rb") as file:  # openpyxl leaves a file open that it cannot read
+            with warnings.catch_warnings(action="ignore"):
+                workbook = openpyxl.load_workbook(file, read_only=True, data_only=True)
+            with closing(workbook):
+                if not workbook.worksheets:
+                    raise ValueError("it has no sheet")
+                sheet = workbook.worksheets[0]
+                sheet.reset_dimensions()  # programs other than Excel write wrong ones
+                rows = sheet.iter_rows(values_only=True)
+                for number in range(1, MAX_ROWS + 2):
+                    with warnings.catch_warnings(action="ignore"):
+                        row = next(rows, None)
+                    if row is None:
+                        return
+                    if number > MAX_ROWS:
+                        raise ValueError(f"it has more than {MAX_ROWS:,} rows")
+                    yield number, ["" if cell is None else ESCAPED_CHARACTER.sub(_unescape, str(cell)) for cell in row]
     except Exception as error:  # openpyxl raises errors of many types for damaged files
         raise DataError(f"'{path}' is not a usable .xlsx workbook: {error}; save it from Excel again") from None
 

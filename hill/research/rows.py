@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hill.classifier import GROUPS, DataConfig
-from hill.decode import DecodeConfig
+from hill.classifier import GROUPS, config_types
 from hill.errors import ConfigError
 from hill.models import MODELS
 from hill.settings import Groups, check_one_of, make, read_settings, to_dict
 from hill.taxonomy import Taxonomy
-from hill.train import TrainConfig
 from hill.tree import build_tree
 
 
@@ -224,8 +222,7 @@ def _complete(name: str, folder: Path | None, encoder: str | None, given: Groups
         merged["model"]["encoder"] = encoder
     merged["model"] = {key: value for key, value in merged["model"].items() if key in _fields(kind) | settings["model"]}
     merged["decode"] = _decoding(merged["decode"])
-    kinds: tuple[type, ...] = (kind, TrainConfig, DataConfig, DecodeConfig)
-    return {group: to_dict(make(kind, merged[group], group)) for group, kind in zip(GROUPS, kinds, strict=True)}
+    return {group: to_dict(make(kind, merged[group], group)) for group, kind in config_types(model).items()}
 
 
 def _fields(kind: type) -> dict[str, None]:
