@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
@@ -12,8 +12,10 @@ from rich.table import Table
 
 from hill.cli.common import TAXONOMY_HELP, Data, Json, Language, TaxonomyFile, app, counting
 from hill.errors import printable
-from hill.taxonomy import Taxonomy
-from hill.tree import BuiltTree
+
+if TYPE_CHECKING:  # for a quick `hill --help`
+    from hill.taxonomy import Taxonomy
+    from hill.tree import BuiltTree
 
 # Check
 
@@ -69,7 +71,7 @@ def tree(
         print_tree(labels, trees[0], Console())
 
 
-def print_tree(taxonomy: Taxonomy, built: BuiltTree, console: Console) -> None:
+def print_tree(taxonomy: "Taxonomy", built: "BuiltTree", console: Console) -> None:
     """Print the levels of one tree, leaves first, and the entropy that it saves compared with the flat tree."""
     console.print(f"[bold]{taxonomy!r}[/bold]", highlight=False)
     table = Table(title=f"coding tree by {built.method}", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
@@ -88,7 +90,7 @@ def print_tree(taxonomy: Taxonomy, built: BuiltTree, console: Console) -> None:
     )
 
 
-def print_comparison(taxonomy: Taxonomy, trees: Sequence[BuiltTree], console: Console) -> None:
+def print_comparison(taxonomy: "Taxonomy", trees: Sequence["BuiltTree"], console: Console) -> None:
     """Print several trees of one taxonomy, one per row."""
     console.print(f"[bold]{taxonomy!r}[/bold]", highlight=False)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -102,11 +104,11 @@ def print_comparison(taxonomy: Taxonomy, trees: Sequence[BuiltTree], console: Co
     console.print(table)
 
 
-def _saved(built: BuiltTree) -> str:
+def _saved(built: "BuiltTree") -> str:
     return f"{1 - built.entropy / built.flat:.1%}" if built.flat else "0 %"
 
 
-def _seconds(built: BuiltTree) -> str:
+def _seconds(built: "BuiltTree") -> str:
     return f"{built.seconds * 1000:.1f} ms" if built.seconds < 1 else f"{built.seconds:.2f} s"
 
 
