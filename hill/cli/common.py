@@ -62,7 +62,7 @@ def load_model(folder: Path) -> Any:
 
 def is_exported(folder: Path) -> bool:
     """Whether a folder has an exported model; its files may be in the folder of an interrupted save."""
-    has_graph = any((folder / part / "model.onnx").is_file() for part in (".", COMMIT))
+    has_graph = folder.is_dir() and any((folder / part / "model.onnx").is_file() for part in (".", COMMIT))
     return has_graph and not (folder / "model.safetensors").exists()
 
 
