@@ -1,8 +1,4 @@
-"""Model cards: what is known about a trained model, as a Markdown page for those who use it.
-
-`read_card` makes the card of a saved model without reading its weights. Facts that the files of a model do not state
-are left out.
-"""
+"""Model cards: a Markdown page about a trained model for its users. Facts that were not recorded are left out."""
 
 import json
 import platform
@@ -83,7 +79,11 @@ def read_facts(folder: Path) -> ModelFacts:
     if (folder / TRAINING_FILE).exists():
         training = read_object(folder / TRAINING_FILE)
     else:
-        training = {"epochs": _read_log(folder / LOG)}
+        log = (folder / LOG).read_text(encoding="utf-8").splitlines() if (folder / LOG).exists() else []
+        entries = [entry for line in log if "dev" in (entry := json.loads(line))]
+        # The last entry per epoch, because a resumed training may repeat an epoch.
+        epochs = {entry["epoch"]: {"epoch": entry["epoch"], **entry["dev"]} for entry in entries}
+        training = {"epochs": list(epochs.values())}
     counts = np.array(read_json(folder / COUNTS_FILE)) if (folder / COUNTS_FILE).exists() else None
     taxonomy = read_taxonomy(folder / "taxonomy.json")
     if counts is not None and (counts.shape != (len(taxonomy),) or counts.dtype.kind not in "iu"):
@@ -97,34 +97,19 @@ def read_facts(folder: Path) -> ModelFacts:
     return ModelFacts(config["model"], settings, taxonomy, metrics, training, counts)
 
 
-def _read_log(log: Path) -> list[dict[str, Any]]:
-    """The dev metrics after each epoch; the last entry per epoch, as a resumed training may repeat one."""
-    if not log.exists():
-        return []
-    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-    epochs = {line["epoch"]: {"epoch": line["epoch"], **line["dev"]} for line in lines if "dev" in line}
-    return list(epochs.values())
-
-
 def describe_training(splits: Mapping[str, Documents], held_out: bool) -> dict[str, Any]:
     """The record of a training: its splits, whether dev was held out from train, and package versions."""
-    return {
-        "splits": {name: _describe_split(documents) for name, documents in splits.items()},
-        "held_out": held_out,
-        "versions": package_versions(),
-    }
-
-
-def _describe_split(documents: Documents) -> dict[str, Any]:
-    """The number of documents, labels per document (ancestors included), and documents per label."""
-    sizes = np.asarray(documents.labels.sum(axis=1))  # (documents)
-    return {
-        "documents": len(documents),
-        "labels_per_document": float(sizes.mean()),
-        "fewest_labels": int(sizes.min()),
-        "most_labels": int(sizes.max()),
-        "support": np.asarray(documents.labels.sum(axis=0)).tolist(),
-    }
+    described = {}
+    for name, documents in splits.items():
+        sizes = np.asarray(documents.labels.sum(axis=1))  # labels per document, ancestors included
+        described[name] = {
+            "documents": len(documents),
+            "labels_per_document": float(sizes.mean()),
+            "fewest_labels": int(sizes.min()),
+            "most_labels": int(sizes.max()),
+            "support": np.asarray(documents.labels.sum(axis=0)).tolist(),
+        }
+    return {"splits": described, "held_out": held_out, "versions": package_versions()}
 
 
 def package_versions() -> dict[str, str]:
@@ -151,40 +136,30 @@ def read_card(folder: Path) -> str:
 
 def make_card(facts: ModelFacts) -> str:
     """The card: YAML front matter, then Markdown."""
-    model = public_settings(facts.settings)["model"]
+    settings = public_settings(facts.settings)
+    model, given_encoder = settings["model"], facts.settings["model"].get("encoder")
     encoder = f" on the text encoder `{model['encoder']}`" if model.get("text") == "transformer" else ""
+    base_model = given_encoder if encoder and not _is_path(given_encoder) else None
+    front_matter = ModelCardData(  # metadata that the hub shows and searches; the publisher adds licence and language
+        library_name="hill",
+        pipeline_tag="text-classification",
+        tags=["hierarchical-text-classification", "multi-label-classification", facts.name],
+        metrics=["f1"] if "micro_f1" in facts.metrics else None,
+        base_model=MINILM_HUB if base_model == MINILM else base_model,
+    )
     sections = {
         "How to use": USAGE,
         "Labels": _labels(facts),
         "Training data": _training_data(facts),
         "Metrics": _metrics(facts),
         "Intended use and limits": _limits(facts),
-        "Settings": f"```toml\n{settings_toml(facts)}```",
+        "Settings": f"```toml\n{_toml(settings | {'model': {'name': facts.name, **model}})}```",
         "Versions": _table(("", ""), facts.training.get("versions", {}).items()),
     }
     body = "\n\n".join(f"## {title}\n\n{text}" for title, text in sections.items() if text)
-    return (
-        f"---\n{front_matter(facts)}\n---\n\n# Text classification into {len(facts.taxonomy):,} labels\n\n"
-        f"A `{facts.name}` model{encoder}, trained with `hill-htc`.\n\n{body}\n"
-    )
-
-
-def front_matter(facts: ModelFacts) -> str:
-    """The metadata that the hub shows and searches; the publisher adds licence and language."""
-    model = facts.settings["model"]
-    encoder = model.get("encoder")
-    if model.get("text") != "transformer" or _is_path(encoder):
-        base_model = None
-    else:
-        base_model = MINILM_HUB if encoder == MINILM else encoder
-    data = ModelCardData(
-        library_name="hill",
-        pipeline_tag="text-classification",
-        tags=["hierarchical-text-classification", "multi-label-classification", facts.name],
-        metrics=["f1"] if "micro_f1" in facts.metrics else None,
-        base_model=base_model,
-    )
-    return str(data.to_yaml()).strip()
+    title = f"# Text classification into {len(facts.taxonomy):,} labels"
+    summary = f"A `{facts.name}` model{encoder}, trained with `hill-htc`."
+    return f"---\n{str(front_matter.to_yaml()).strip()}\n---\n\n{title}\n\n{summary}\n\n{body}\n"
 
 
 def _labels(facts: ModelFacts) -> str:
@@ -193,15 +168,13 @@ def _labels(facts: ModelFacts) -> str:
     summary = (
         f"{len(taxonomy):,} labels on {len(taxonomy.levels)} levels; {parents}. `taxonomy.json` lists all of them."
     )
-    head, rows = ["level", "labels", "for example"], []
+    rows = []
     for number, level in enumerate(taxonomy.levels, 1):
         order = level if support is None else level[np.argsort(-support[level], kind="stable")]
         examples = ", ".join(_escape(taxonomy[row].name) for row in order[:N_EXAMPLES].tolist())
-        rows.append([number, f"{len(level):,}", examples])
-        if support is not None:
-            rows[-1].append(f"{(support[level] > 0).sum():,}")
-    if support is not None:
-        head.append("with training documents")
+        trained = [] if support is None else [f"{(support[level] > 0).sum():,}"]
+        rows.append([number, f"{len(level):,}", examples, *trained])
+    head = ["level", "labels", "for example", *(() if support is None else ("with training documents",))]
     return f"{summary}\n\n{_table(head, rows)}"
 
 
@@ -209,17 +182,10 @@ def _training_data(facts: ModelFacts) -> str:
     splits = facts.training.get("splits", {})
     if not splits:
         return ""
-    rows = [
-        [
-            name,
-            f"{split['documents']:,}",
-            f"{split['labels_per_document']:.2f}",
-            split["fewest_labels"],
-            split["most_labels"],
-            f"{np.count_nonzero(split['support']):,}",
-        ]
-        for name, split in splits.items()
-    ]
+    rows = []
+    for name, split in splits.items():
+        labels = f"{split['labels_per_document']:.2f}", split["fewest_labels"], split["most_labels"]
+        rows.append([name, f"{split['documents']:,}", *labels, f"{np.count_nonzero(split['support']):,}"])
     head = ("split", "documents", "labels per document", "minimum", "maximum", "labels in use")
     counts = np.array(splits["train"]["support"], dtype=np.float64)  # (L)
     quartiles = np.percentile(counts, (0, 25, 50, 75, 100)).astype(int).tolist()
@@ -236,11 +202,13 @@ def _metrics(facts: ModelFacts) -> str:
     dev, split = facts.training.get("dev", {}), facts.metrics.get("split")
     parts = []
     if "documents" in facts.metrics:
-        split_name = f" of {split}" if split else ""
-        parts.append(
-            f"Measured on {facts.metrics['documents']:,} documents{split_name}. "
-            f"Decoding: {_decoding(facts.settings['decode'])}."
-        )
+        split_name, decode = f" of {split}" if split else "", facts.settings["decode"]
+        decoding = f"`{decode['strategy']}`"
+        if decode["tune"] in ("level", "label"):
+            decoding += f", thresholds per {decode['tune']}"
+        elif decode["strategy"] != "path":
+            decoding += f", threshold {decode['threshold']:g}"
+        parts.append(f"Measured on {facts.metrics['documents']:,} documents{split_name}. Decoding: {decoding}.")
     columns = {split or "value": facts.metrics} | ({"dev": dev} if dev and split != "dev" else {})
     names = [name for name in METRICS if any(name in values for values in columns.values())]
     rows = [[METRICS[name], *(_percent(values.get(name)) for values in columns.values())] for name in names]
@@ -253,12 +221,6 @@ def _metrics(facts: ModelFacts) -> str:
     if epochs := [[epoch["epoch"], _percent(epoch.get("micro_f1"))] for epoch in facts.training.get("epochs", [])]:
         parts.append("Dev after each epoch, before decoding was tuned:\n\n" + _table(("epoch", "micro F1 %"), epochs))
     return "\n\n".join(part for part in parts if part)
-
-
-def _decoding(decode: Mapping[str, Any]) -> str:
-    if decode["tune"] in ("level", "label"):
-        return f"`{decode['strategy']}`, thresholds per {decode['tune']}"
-    return f"`{decode['strategy']}`" + ("" if decode["strategy"] == "path" else f", threshold {decode['threshold']:g}")
 
 
 def _limits(facts: ModelFacts) -> str:
@@ -274,20 +236,14 @@ def _limits(facts: ModelFacts) -> str:
     if facts.metrics.get("split") == "dev":
         lines.append("The dev set also selected the epoch and thresholds; expect slightly lower scores on new data.")
     if support is not None and (unseen := facts.taxonomy.decode(np.flatnonzero(support == 0))):
-        examples = ", ".join(map(_code, unseen[:N_EXAMPLES])) + (", …" if len(unseen) > N_EXAMPLES else "")
+        codes = [_escape(label) if "`" in label else f"`{' '.join(label.split())}`" for label in unseen[:N_EXAMPLES]]
+        examples = ", ".join(codes) + (", …" if len(unseen) > N_EXAMPLES else "")
         count = "1 label" if len(unseen) == 1 else f"{len(unseen):,} labels"
         lines.append(f"{count} had no training documents; predictions of such labels are not reliable: {examples}")
     return "\n".join(f"- {line}" for line in lines)
 
 
 # Settings
-
-
-def settings_toml(facts: ModelFacts) -> str:
-    """All settings as a TOML file for `hill train --config`."""
-    groups = public_settings(facts.settings)
-    groups["model"] = {"name": facts.name, **groups["model"]}
-    return "\n".join(f"[{group}]\n{_toml_lines(values)}" for group, values in groups.items())
 
 
 def public_settings(settings: Groups) -> Groups:
@@ -306,14 +262,17 @@ def _is_path(value: Any) -> bool:
     return isinstance(value, str) and (value.startswith((".", "/", "~")) or "\\" in value or value.count("/") > 1)
 
 
-def _toml_lines(values: dict[str, Any]) -> str:
-    return "".join(f"{key} = {_toml_value(value)}\n" for key, value in values.items() if value is not None)
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+def _toml(settings: Groups) -> str:
+    """Settings as a TOML file for `hill train --config`; JSON writes strings and booleans in the same way."""
+    groups = []
+    for group, values in settings.items():
+        lines = [
+            f"{key} = {json.dumps(value, ensure_ascii=False) if isinstance(value, str | bool) else repr(value)}\n"
+            for key, value in values.items()
+            if value is not None
+        ]
+        groups.append(f"[{group}]\n{''.join(lines)}")
+    return "\n".join(groups)
 
 
 # Markdown
@@ -333,10 +292,6 @@ def _escape(text: str) -> str:
     for character in "\\`*_|[]":
         escaped = escaped.replace(character, f"\\{character}")
     return escaped
-
-
-def _code(text: str) -> str:
-    return _escape(text) if "`" in text else f"`{' '.join(text.split())}`"
 
 
 def _percent(value: float | None) -> str:

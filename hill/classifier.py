@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +20,8 @@ from scipy.sparse import csr_array, issparse
 from hill.card import TRAINING_FILE, ModelFacts, describe_training, make_card, public_settings
 from hill.data import Documents, read_data
 from hill.data.documents import check_label_sets, check_texts, label_documents
-from hill.data.tokens import Tokens, cached_tokens, join_tokens
-from hill.data.windows import WindowConfig, score_windows
+from hill.data.tokens import Tokens, cached_tokens, join_tokens, tokenize
+from hill.data.windows import score_windows
 from hill.decode import DecodeConfig
 from hill.errors import CheckpointError, ConfigError, DataError, HillError, enough_memory, need
 from hill.explain import Explanation, explain
@@ -39,6 +39,7 @@ from hill.train.trainer import StageProgress, TrainingEvent, freeze_layers
 from hill.train.warm_start import WarmStartReport, build_warm
 from hill.types import IntArray
 
+Config = TypeVar("Config")
 GROUPS = ("model", "train", "data", "decode")
 """The groups of settings."""
 HUB_FILES = ["*.json", "*.safetensors", CARD]
@@ -57,35 +58,18 @@ class DataConfig:
     """Share of the training documents that is held out as dev if there is no dev split."""
     windows: int = 0
     """Prediction: maximum number of windows per long text; 0 to truncate it. Training reads the first window."""
-    overlap: int = 32
-    """Minimum number of tokens that two consecutive windows share."""
-    pool: str = "mean"
-    """How the scores of several windows are combined: mean of the logits, or max."""
 
     def __post_init__(self) -> None:
         check_at_least(self.max_length, 4, "data.max_length")
-        WindowConfig(self.windows, self.overlap, self.pool)
+        check_at_least(self.windows, 0, "data.windows")
         if not 0 < self.dev_share < 1:
             raise ConfigError(f"data.dev_share is {self.dev_share}; expected a share between 0 and 1")
 
 
-@dataclass(frozen=True)
-class Configs:
-    """The checked settings of each group; those of training are checked on first use, as prediction needs none."""
-
-    model: Any
-    train_settings: dict[str, Any]
-    data: DataConfig
-    decode: DecodeConfig
-
-    @cached_property
-    def train(self) -> TrainConfig:
-        """The settings of training."""
-        return make(TrainConfig, self.train_settings, "train")
-
-    def to_dict(self) -> Groups:
-        """All settings by group, defaults included."""
-        return {group: to_dict(getattr(self, group)) for group in GROUPS}
+def config_types(model: Any) -> dict[str, type]:
+    """The dataclass of each group of settings, for the model of this name."""
+    check_one_of(model, MODELS, "model")
+    return {"model": MODELS[model].Config, "train": TrainConfig, "data": DataConfig, "decode": DecodeConfig}
 
 
 class HillClassifier(Predictor, ModelHubMixin):
@@ -115,64 +99,59 @@ class HillClassifier(Predictor, ModelHubMixin):
         self._inference: Inference | None = None
         self._session: Session | None = None
 
-    # What follows from the parameters
-
-    @cached_property
-    def _configs(self) -> Configs:
-        configs = make_configs(self._params["model"], self._params["settings"])
-        _ = configs.train if self._stored is None else None  # a model that will be trained: check these settings too
-        return configs
+    # Taxonomy and settings
 
     @cached_property
     def taxonomy(self) -> Taxonomy:  # type: ignore[override]
         """The labels."""
-        _ = self._configs  # a wrong setting is reported before a file is read
+        self.settings()  # report a wrong setting before a file is read
         given = self._params["taxonomy"]
         if isinstance(given, Taxonomy):
             return given
         return read_taxonomy(as_path(given, "taxonomy", "a Taxonomy or the path of a taxonomy file"))
 
     @cached_property
-    def decode_config(self) -> DecodeConfig:  # type: ignore[override]
-        """The settings of decoding; after training, with the values that were chosen on dev."""
-        return self._configs.decode
-
-    @cached_property
     def name(self) -> str:
         """The name of the model."""
-        _ = self._configs
-        name: str = self._params["model"]
-        return name
+        check_one_of(self._params["model"], MODELS, "model")
+        return str(self._params["model"])
 
-    @property
+    @cached_property
     def model_config(self) -> Any:
         """The settings of the model."""
-        return self._configs.model
+        return self._make_config(MODELS[self.name].Config, "model")
 
-    @property
+    def _make_config(self, kind: type[Config], group: str) -> Config:
+        """Check the settings of a group, and make its dataclass."""
+        _ = self.name  # checks it
+        given = by_group(self._params["settings"])
+        if unknown := sorted(map(str, given.keys() - {*GROUPS})):
+            raise ConfigError(f"unknown group of settings '{unknown[0]}'; expected {', '.join(GROUPS)}")
+        return make(kind, given.get(group, {}), group)
+
+    @cached_property
     def train_config(self) -> TrainConfig:
         """The settings of training."""
-        return self._configs.train
+        return self._make_config(TrainConfig, "train")
 
-    @property
+    @cached_property
     def data_config(self) -> DataConfig:
         """The settings of reading documents."""
-        return self._configs.data
+        return self._make_config(DataConfig, "data")
 
-    @property
-    def windows(self) -> WindowConfig:
-        """How texts longer than `max_length` are read."""
-        data = self.data_config
-        return WindowConfig(data.windows, data.overlap, data.pool)
+    @cached_property
+    def decode_config(self) -> DecodeConfig:  # type: ignore[override]
+        """The settings of decoding; after training, with the values that were chosen on dev."""
+        return self._make_config(DecodeConfig, "decode")
 
     def settings(self) -> Groups:
         """All settings by group, defaults included."""
-        return replace(self._configs, decode=self.decode_config).to_dict()
+        return {group: to_dict(getattr(self, f"{group}_config")) for group in GROUPS}
 
     def _reset(self) -> None:
         """Forget what was learned and what follows from the parameters."""
         for name in (
-            *("_configs", "taxonomy", "name", "decode_config"),
+            *("taxonomy", "name", "model_config", "train_config", "data_config", "decode_config"),
             *("thresholds", "calibrator", "metrics", "training_record", "warm_start_report"),
         ):
             self.__dict__.pop(name, None)
@@ -191,7 +170,8 @@ class HillClassifier(Predictor, ModelHubMixin):
         Labels are ids, names or paths: a list of labels per text, or one label per text; or a 0/1 matrix (texts, L) as
         `indicator` makes it.
         """
-        self._reset_if_fitted()
+        if self._stored is not None:
+            self._reset()
         if isinstance(texts, str | os.PathLike):
             if labels is not None:
                 raise DataError(
@@ -210,7 +190,8 @@ class HillClassifier(Predictor, ModelHubMixin):
         self, data: dict[str, Documents], out: Path, resume: bool = False, tensorboard: bool = False
     ) -> Iterator[TrainingEvent]:
         """Train and yield events; log and checkpoints go to `out`, from which an interrupted training resumes."""
-        self._reset_if_fitted()
+        if self._stored is not None:
+            self._reset()
         train, dev = self._split(data)
         start_training(out, resume)
         with enough_memory():
@@ -232,10 +213,6 @@ class HillClassifier(Predictor, ModelHubMixin):
         }
         self.metrics["split"] = "dev"
         self._session = None  # frees the optimiser
-
-    def _reset_if_fitted(self) -> None:
-        if self._stored is not None:
-            self._reset()
 
     def _split(self, data: dict[str, Documents]) -> tuple[Documents, Documents]:
         """The documents of train and dev; dev is held out from train if it is not given."""
@@ -286,11 +263,6 @@ class HillClassifier(Predictor, ModelHubMixin):
     @property
     def stored(self) -> SavedModel:
         """The PyTorch model with its taxonomy, tokenizer and settings."""
-        return replace(self._fitted, settings=self.settings())
-
-    @property
-    def _fitted(self) -> SavedModel:
-        """The model as it was loaded, or as its training began; its settings lack what was chosen on dev since."""
         if self._stored is None:
             raise ConfigError("the classifier has not learned anything yet; call fit or load first")
         return self._stored
@@ -298,11 +270,14 @@ class HillClassifier(Predictor, ModelHubMixin):
     @property
     def max_length(self) -> int:
         """Maximum number of tokens per text or window."""
-        return min(self.data_config.max_length, self._fitted.model.text.longest)
+        return min(self.data_config.max_length, self.stored.model.text.longest)
 
     def scores(self, texts: Sequence[str]) -> Iterator[ScoredBatch]:
         """Yield the scores of the model, between 0 and 1, in batches of texts, the longest texts first."""
-        return score_windows(check_texts(texts), self._fitted.tokenizer, self.max_length, self.windows, self._score)
+        texts, tokenizer, windows = check_texts(texts), self.stored.tokenizer, self.data_config.windows
+        if windows < 2:
+            return self._score(tokenize(texts, tokenizer, self.max_length))
+        return score_windows(texts, tokenizer, self.max_length, windows, self._score)
 
     def _score(self, tokens: Tokens) -> Iterator[ScoredBatch]:
         assert self._inference is not None
@@ -323,7 +298,7 @@ class HillClassifier(Predictor, ModelHubMixin):
         this folder, its checkpoints are removed.
         """
         path = as_path(folder, "folder")
-        self.stored.save(path, self._documents())
+        replace(self.stored, settings=self.settings()).save(path, self._documents())
         remove_training(path)
 
     def _documents(self) -> dict[str, Any]:
@@ -336,30 +311,24 @@ class HillClassifier(Predictor, ModelHubMixin):
         path = as_path(folder, "folder")
         try:
             check_model(path)
-            classifier = cls._from_stored(load_saved(path), device)
+            stored = load_saved(path)
+            settings = by_group(stored.settings)
+            settings.setdefault("train", {})["device"] = device
+            classifier = cls(stored.taxonomy, stored.name, settings)
+            classifier._set_stored(stored)
             classifier.set_thresholds(read_object(path / "thresholds.json"))
-            classifier.metrics = read_object(path / "metrics.json")
-            if (path / TRAINING_FILE).exists():
-                classifier.training_record = read_object(path / TRAINING_FILE)
+            classifier.metrics, record = read_object(path / "metrics.json"), path / TRAINING_FILE
+            classifier.training_record = read_object(record) if record.exists() else {}
             return classifier
         except HillError:
             raise
         except Exception as error:  # any type: the files may come from anywhere
             raise unusable(folder, error) from error
 
-    @classmethod
-    def _from_stored(cls, stored: SavedModel, device: str) -> Self:
-        """A classifier with this model on a device."""
-        settings = {group: dict(values) for group, values in stored.settings.items()}
-        settings.setdefault("train", {})["device"] = device
-        classifier = cls(stored.taxonomy, stored.name, settings)
-        classifier._set_stored(stored)
-        classifier.metrics, classifier.training_record = {}, {}
-        return classifier
-
     def _set_stored(self, stored: SavedModel) -> None:
+        """Use a model for prediction, which needs two settings of training: device and precision."""
         self._stored, self.taxonomy, self.name = stored, stored.taxonomy, stored.name
-        train = self._configs.train_settings
+        train = by_group(self._params["settings"]).get("train", {})
         precision = "fp32" if train.get("plain") else train.get("precision", "auto")
         self._inference = Inference(stored.model, find_device(train.get("device", "auto")), precision)
 
@@ -380,7 +349,7 @@ class HillClassifier(Predictor, ModelHubMixin):
             for name, document in stored.model.text.documents().items()
         }
         card = str(self.generate_model_card())
-        replace(stored, settings=public_settings(stored.settings)).save(folder, documents, card)
+        replace(stored, settings=public_settings(self.settings())).save(folder, documents, card)
         remove_training(folder)
         return self.push_to_hub(repo_id or folder.name, **options) if push_to_hub else None
 
@@ -406,7 +375,7 @@ class HillClassifier(Predictor, ModelHubMixin):
         stored = self.stored
         counts = stored.model.assets.get(COUNTS_FILE)
         support = None if counts is None else np.array(counts)
-        facts = ModelFacts(stored.name, stored.settings, stored.taxonomy, self.metrics, self.training_record, support)
+        facts = ModelFacts(stored.name, self.settings(), stored.taxonomy, self.metrics, self.training_record, support)
         return ModelCard(make_card(facts))
 
     # scikit-learn
@@ -415,8 +384,9 @@ class HillClassifier(Predictor, ModelHubMixin):
         """The parameters as they were given; if deep, also every setting, such as `train__epochs`."""
         if not deep:
             return dict(self._params)
-        groups = make_configs(self._params["model"], self._params["settings"]).to_dict()
-        return self._params | {f"{group}__{key}": value for group in groups for key, value in groups[group].items()}
+        settings = HillClassifier(**self._params).settings()
+        nested = {f"{group}__{key}": value for group in settings for key, value in settings[group].items()}
+        return self._params | nested
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters, or settings such as `train__epochs=3`; a fitted classifier uses them from the next `fit`."""
@@ -430,8 +400,8 @@ class HillClassifier(Predictor, ModelHubMixin):
             for name, value in nested.items():
                 group, key = name.split("__", 1)
                 groups.setdefault(group, {})[key] = value
-            _ = make_configs(new_params["model"], groups).train  # an unknown setting fails before a search begins
             new_params["settings"] = groups
+            HillClassifier(**new_params).settings()  # an unknown setting fails before a search begins
         self._params = new_params
         if self._stored is None:
             self._reset()
@@ -478,20 +448,6 @@ class HillClassifier(Predictor, ModelHubMixin):
         self.__dict__.update(state)
         if self._stored is not None:
             self._set_stored(self._stored)
-
-
-def make_configs(model: Any, settings: Groups | None) -> Configs:
-    """Check the name of a model and the settings of all groups."""
-    check_one_of(model, MODELS, "model")
-    given = by_group(settings)
-    if unknown := sorted(map(str, given.keys() - {*GROUPS})):
-        raise ConfigError(f"unknown group of settings '{unknown[0]}'; expected {', '.join(GROUPS)}")
-    return Configs(
-        make(MODELS[model].Config, given.get("model", {}), "model"),
-        given.get("train", {}),
-        make(DataConfig, given.get("data", {}), "data"),
-        make(DecodeConfig, given.get("decode", {}), "decode"),
-    )
 
 
 # Labels as lists or matrices

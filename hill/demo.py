@@ -28,7 +28,7 @@ SETTINGS: Groups = {
     "decode": {"strategy": "path"},
 }
 LINEAR_SETTINGS: Groups = {"model": {"min_count": 1}, "data": SETTINGS["data"], "decode": {"strategy": "path"}}
-"""Chosen on dev, like the settings above: the texts are short, so that words that occur once help."""
+"""Chosen on dev, like the settings above. The texts are short, so words that occur once help too."""
 COLUMNS = {
     "micro_f1": "micro F1",
     "macro_f1": "macro F1",
@@ -42,7 +42,11 @@ EXAMPLES = ("heart attack", "broken left collar bone after a fall", "pain in the
 def run_demo(categories: bool, out: Path, settings: Groups = SETTINGS, per_block: int = 40) -> None:
     """Train, evaluate and use a model; it is saved to `out`, and the data to a folder beside it."""
     console, start = Console(), time.perf_counter()
-    _remove_demo(out)
+    if (out / MARK).is_file():  # the model of an earlier demo
+        remove_training(out)
+        for name in ("log.jsonl", MARK):
+            (out / name).unlink(missing_ok=True)
+        remove_saved(out)
     check_output_folder(out, resume=False)
     make_folder(out)
     write_json(out / MARK, {"format": "hill-demo"})
@@ -62,8 +66,17 @@ def run_demo(categories: bool, out: Path, settings: Groups = SETTINGS, per_block
             bar.show(event)
     classifier.metrics = classifier.evaluate(data["test"]) | {"split": "test"}
     classifier.save(out)
-    console.print(_table({"TF-IDF + linear SVM": linear, "HILL": classifier.metrics}))
-    _show_examples(classifier, console)
+    table = Table(title="test", title_justify="left")
+    table.add_column("", no_wrap=True)
+    for column in COLUMNS.values():
+        table.add_column(column, justify="right")
+    for name, result in (("TF-IDF + linear SVM", linear), ("HILL", classifier.metrics)):
+        table.add_row(name, *(f"{100 * result[metric]:.1f} %" for metric in COLUMNS))
+    console.print(table)
+    for text, prediction in zip(EXAMPLES, classifier.predictions(EXAMPLES), strict=True):
+        console.print(f"[bold]{text}[/bold]")
+        for path in prediction.paths:
+            console.print("  " + " > ".join(taxonomy[taxonomy.row(label)].name for label in path), highlight=False)
     console.print(f"\ndone in {time.perf_counter() - start:.0f} s. Next:")
     for command in (
         f'hill predict {out} "your own diagnosis"',
@@ -72,15 +85,6 @@ def run_demo(categories: bool, out: Path, settings: Groups = SETTINGS, per_block
         f"hill train {out}-data --taxonomy {out}-data/taxonomy.json --out runs/mine",
     ):
         console.print(f"  {command}", highlight=False, soft_wrap=True)
-
-
-def _remove_demo(out: Path) -> None:
-    """Remove the model of an earlier demo."""
-    if (out / MARK).is_file():
-        remove_training(out)
-        (out / "log.jsonl").unlink(missing_ok=True)
-        (out / MARK).unlink()
-        remove_saved(out)
 
 
 def _write_data(data: dict[str, Documents], taxonomy: Taxonomy, folder: Path) -> None:
@@ -103,21 +107,3 @@ def score_linear(data: dict[str, Documents], taxonomy: Taxonomy) -> dict[str, An
             if isinstance(event, StageProgress):  # dev scores before decoding would be misleading
                 bar.show(event)
     return classifier.evaluate(data["test"])
-
-
-def _table(results: dict[str, dict[str, Any]]) -> Table:
-    table = Table(title="test", title_justify="left")
-    table.add_column("", no_wrap=True)
-    for column in COLUMNS.values():
-        table.add_column(column, justify="right")
-    for name, result in results.items():
-        table.add_row(name, *(f"{100 * result[metric]:.1f} %" for metric in COLUMNS))
-    return table
-
-
-def _show_examples(classifier: HillClassifier, console: Console) -> None:
-    taxonomy = classifier.taxonomy
-    for text, prediction in zip(EXAMPLES, classifier.predictions(EXAMPLES), strict=True):
-        console.print(f"[bold]{text}[/bold]")
-        for path in prediction.paths:
-            console.print("  " + " > ".join(taxonomy[taxonomy.row(label)].name for label in path), highlight=False)

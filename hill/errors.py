@@ -71,7 +71,7 @@ def one_line(text: str) -> str:
     >>> one_line("label 'a\x1b' of\n  a file")
     "label 'a\\x1b' of a file"
     """
-    line = _escape(LINE_BREAK.sub(" ", text))
+    line = UNPRINTABLE.sub(_escape, LINE_BREAK.sub(" ", text))
     if len(line) <= MAX_MESSAGE_LENGTH:
         return line
     return f"{line[: MAX_MESSAGE_LENGTH // 2]} … {line[-MAX_MESSAGE_LENGTH // 3 :]}"
@@ -83,11 +83,8 @@ def printable(text: str) -> str:
     >>> printable("red \\x1b[31m and a bell \\x07, but\\ttabs and\\nlines stay")
     'red \\\\x1b[31m and a bell \\\\x07, but\\ttabs and\\nlines stay'
     """
-    return _escape(text, allowed="\t\n")
+    return UNPRINTABLE.sub(lambda match: match[0] if match[0] in "\t\n" else _escape(match), text)
 
 
-def _escape(text: str, allowed: str = "") -> str:
-    def replace(match: re.Match[str]) -> str:
-        return match[0] if match[0] in allowed else match[0].encode("unicode_escape").decode()
-
-    return UNPRINTABLE.sub(replace, text)
+def _escape(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode()

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from hill.data.documents import as_list, text_problem
-from hill.data.tokens import CHARACTERS_A_TOKEN
+from hill.data.tokens import CHARACTERS_PER_TOKEN
 from hill.encoders import RCNN, Transformer
 from hill.errors import ConfigError, DataError
 from hill.html import render
@@ -284,7 +284,7 @@ class TokenizedText:
 def tokenize_words(text: str, tokenizer: Tokenizer, max_length: int) -> TokenizedText:
     """Tokenize a text as for prediction, and find the words that its tokens form."""
     tokenizer.enable_truncation(max_length)
-    encoding = tokenizer.encode(text[: max_length * CHARACTERS_A_TOKEN])
+    encoding = tokenizer.encode(text[: max_length * CHARACTERS_PER_TOKEN])
     tokenizer.no_truncation()
     special = np.array(encoding.special_tokens_mask, dtype=bool)
     offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)[~special]

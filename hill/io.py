@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -18,16 +19,9 @@ from safetensors import SafetensorError
 
 from hill.errors import CheckpointError, ConfigError, DataError
 
-
-def _optional(module: str) -> Any:
-    """A module of the standard library, or None on platforms without it."""
-    try:
-        return import_module(module)
-    except ImportError:
-        return None
-
-
-fcntl, msvcrt = _optional("fcntl"), _optional("msvcrt")  # file locks on Linux and macOS, and on Windows
+# File locks: fcntl on Linux and macOS, msvcrt on Windows
+fcntl: Any = import_module("fcntl") if find_spec("fcntl") else None
+msvcrt: Any = import_module("msvcrt") if find_spec("msvcrt") else None
 
 CHECKSUMS = "files.json"
 """Lists every saved file of a folder with its SHA-256. Files that are not listed were not written by hill."""
@@ -78,6 +72,14 @@ def as_path(given: Any, name: str, expected: str = "the path of a file or folder
     if not isinstance(text, str) or not text or "\0" in text:
         raise ConfigError(f"{name} is {reprlib.repr(given)}; expected {expected}")
     return Path(text)
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a text can be encoded as UTF-8; JSON can contain lone surrogates, which cannot."""
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 # Durable writes
@@ -165,7 +167,7 @@ def write_json(path: Path, document: Any) -> None:
     write_text(path, json.dumps(document, ensure_ascii=False, indent=1) + "\n")
 
 
-# Saved folders: files with checksums that are replaced together
+# Saved folders: files with checksums that are replaced at once
 
 
 @contextmanager
@@ -180,7 +182,12 @@ def save_folder(folder: Path) -> Iterator[Path]:
         finish_save(folder)
         draft = folder / DRAFT
         try:
-            _check_listed_or_empty(folder)
+            others = other_names(folder)
+            if others and not listed_files(folder) and not is_training(folder):
+                raise CheckpointError(
+                    f"'{folder}' has files that hill did not write, such as '{others[0]}'; choose an empty or a new "
+                    "folder"
+                )
             shutil.rmtree(draft, ignore_errors=True)
             draft.mkdir()
             yield draft
@@ -189,11 +196,9 @@ def save_folder(folder: Path) -> Iterator[Path]:
             _check_replaceable(folder, saved, earlier)
             sums = {name: sha256(draft / name) for name in saved}
             (draft / CHECKSUMS).write_text(json.dumps(sums, indent=1) + "\n", encoding="utf-8")
-            for file in draft.rglob("*"):
-                if file.is_file():
-                    # safetensors creates files that only their owner can read
-                    file.chmod((draft / CHECKSUMS).stat().st_mode)
             for path in (*draft.rglob("*"), draft):
+                if path.is_file():  # safetensors creates files that only their owner can read
+                    path.chmod((draft / CHECKSUMS).stat().st_mode)
                 sync(path)
             draft.rename(folder / COMMIT)
             sync(folder)
@@ -226,16 +231,16 @@ def finish_save(folder: Path) -> None:
 
 
 def remove_saved(folder: Path, changed: bool = False) -> None:
-    """Remove the saved files, with `changed` also those that were changed since, and the folder if it is then empty.
+    """Remove the saved files, with `changed` also changed ones, and the folder if it becomes empty.
 
-    The list is removed first, so that the rest after a crash is not taken for a complete save.
+    The list of files is removed first, so that files that remain after a crash do not look like a complete save.
     """
     finish_save(folder)
     removed = folder / f"{DRAFT}-removed.json"
     if listed_files(folder):
         (folder / CHECKSUMS).replace(removed)
     shutil.rmtree(folder / DRAFT, ignore_errors=True)
-    _remove_files(folder, _read_sums(removed), changed)
+    _remove_files(folder, listed_files(folder, removed.name), changed)
     removed.unlink(missing_ok=True)
     with suppress(OSError):
         folder.rmdir()
@@ -247,9 +252,15 @@ def other_names(folder: Path) -> list[str]:
     return sorted(path.name for path in paths if not path.name.startswith(PREFIX))
 
 
-def listed_files(folder: Path) -> dict[str, str]:
-    """The files of the last save in a folder with their checksums; empty if there was none."""
-    return _read_sums(folder / CHECKSUMS)
+def listed_files(folder: Path, name: str = CHECKSUMS) -> dict[str, str]:
+    """The files of the last save in a folder with their checksums; empty if there is no valid list of this name."""
+    try:
+        sums = json.loads((folder / name).read_text(encoding="utf-8"))
+        _check_names(list(sums), folder / name)
+    except (OSError, ValueError, TypeError):
+        return {}
+    is_sum = re.compile("[0-9a-f]{64}").fullmatch
+    return sums if isinstance(sums, dict) and all(isinstance(s, str) and is_sum(s) for s in sums.values()) else {}
 
 
 def check_folder(folder: Path) -> None:
@@ -264,26 +275,6 @@ def check_folder(folder: Path) -> None:
             raise CheckpointError(
                 f"'{file}' is damaged: its SHA-256 is not the one in '{folder / CHECKSUMS}'; copy both again or retrain"
             )
-
-
-def _read_sums(file: Path) -> dict[str, str]:
-    """A list of files with checksums; empty if the file is missing or has other content."""
-    try:
-        sums = json.loads(file.read_text(encoding="utf-8"))
-        _check_names(list(sums), file)
-    except (OSError, ValueError, TypeError):
-        return {}
-    is_sum = re.compile("[0-9a-f]{64}").fullmatch
-    return sums if isinstance(sums, dict) and all(isinstance(s, str) and is_sum(s) for s in sums.values()) else {}
-
-
-def _check_listed_or_empty(folder: Path) -> None:
-    """Raise if a folder has files but neither a list of saved files nor a training."""
-    others = other_names(folder)
-    if others and not listed_files(folder) and not is_training(folder):
-        raise CheckpointError(
-            f"'{folder}' has files that hill did not write, such as '{others[0]}'; choose an empty or a new folder"
-        )
 
 
 def _check_replaceable(folder: Path, names: list[str], earlier: dict[str, str]) -> None:
@@ -301,7 +292,7 @@ def _check_replaceable(folder: Path, names: list[str], earlier: dict[str, str]) 
 
 
 def _remove_files(folder: Path, sums: dict[str, str], changed: bool = False) -> None:
-    """Remove these files, with `changed` also changed ones, and their subfolders if they are then empty."""
+    """Remove the files with these checksums, with `changed` also changed ones, and subfolders that become empty."""
     for name, checksum in sums.items():
         file = folder / name
         if file.is_file() and not file.is_symlink() and (changed or sha256(file) == checksum):
@@ -342,14 +333,14 @@ def lock_folder(folder: Path, reentrant: bool = True) -> Iterator[None]:
     If it is `reentrant`, the process that holds the lock may take it again.
     """
     path = Path(os.path.realpath(folder))
-    if path in _locked:
-        if not reentrant:
-            raise CheckpointError(_in_use(folder))
+    if path in _locked and reentrant:
         yield
         return
     created = not os.path.exists(path)  # not an error if the name is too long, which `make_folder` says
     make_folder(folder)
-    file = _acquire(folder)
+    file = None if path in _locked else _acquire(folder)
+    if file is None:
+        raise CheckpointError(f"another process writes to '{folder}'; wait until it ends, or choose another folder")
     _locked.add(path)
     try:
         yield
@@ -371,8 +362,11 @@ def is_locked(folder: Path) -> bool:
         return not _try_lock(file)
 
 
-def _acquire(folder: Path) -> IO[str]:
-    """Open and lock the lock file of a folder. Try again if the process that held the lock has removed the file."""
+def _acquire(folder: Path) -> IO[str] | None:
+    """Open and lock the lock file of a folder; None if another process holds the lock.
+
+    Try again if the process that held the lock has removed the file.
+    """
     while True:
         try:
             file = (folder / LOCK).open("a")
@@ -380,15 +374,11 @@ def _acquire(folder: Path) -> IO[str]:
             raise CheckpointError(cannot_write(folder, error)) from None
         if not _try_lock(file):
             file.close()
-            raise CheckpointError(_in_use(folder))
+            return None
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file.fileno()), (folder / LOCK).stat()):
                 return file
         file.close()
-
-
-def _in_use(folder: Path) -> str:
-    return f"another process writes to '{folder}'; wait until it ends, or choose another folder"
 
 
 def _try_lock(file: IO[str]) -> bool:
@@ -462,7 +452,7 @@ def read_object(file: Path) -> dict[str, Any]:
 
 
 def unusable(folder: object, error: Exception) -> CheckpointError:
-    """The error for a folder with which a library failed."""
+    """The error for a folder that a library failed to read."""
     reason = f"{type(error).__name__}: {error}".strip().split("\n")[0][:200]
     return CheckpointError(f"'{folder}' is not a usable model: {reason}; copy it again or retrain")
 

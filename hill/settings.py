@@ -34,7 +34,13 @@ def read_settings(file: Path | None, assignments: Iterable[str], groups: Iterabl
     """Read settings by group from a TOML file; assignments such as `model.height=3` override them."""
     names = list(groups)
     settings: Groups = {group: {} for group in names}
-    for group, values in (_read_toml(file) if file else {}).items():
+    try:
+        content = tomllib.loads(file.read_text(encoding="utf-8")) if file else {}
+    except OSError as error:
+        raise ConfigError(f"cannot read '{file}': {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"'{file}' is not TOML: {error}") from None
+    for group, values in content.items():
         if not isinstance(values, dict):
             raise ConfigError(f"'{group}' in '{file}' is outside a group; the groups are {', '.join(names)}")
         _check_name(group, names, "group")
@@ -90,9 +96,9 @@ def describe(kind: type) -> list[tuple[str, str, Any, str]]:
 # Checks of values
 
 
-def check_one_of(value: Any, known: Iterable[str], name: str) -> None:
+def check_one_of(value: Any, choices: Iterable[str], name: str) -> None:
     """Raise a `ConfigError` unless the value is one of these."""
-    if value not in (choices := list(known)):
+    if value not in (choices := list(choices)):
         near = difflib.get_close_matches(value[:MAX_SHOWN], choices, n=1) if isinstance(value, str) else []
         hint = f"did you mean '{near[0]}'?" if near else f"expected {', '.join(choices)}"
         raise ConfigError(f"unknown {name} {_shown(value)}; {hint}")
@@ -112,15 +118,6 @@ def within(value: float, minimum: float, maximum: float, name: str) -> None:
 
 
 # Helpers
-
-
-def _read_toml(file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read '{file}': {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"'{file}' is not TOML: {error}") from None
 
 
 def _parse_value(text: str) -> Any:

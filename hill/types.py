@@ -41,7 +41,7 @@ class Packed:
 
     ids: Tensor
     """Token ids (P)."""
-    places: Tensor
+    positions: Tensor
     """The position of each token in its document (P)."""
     document: Tensor
     """The document of each token (P)."""

@@ -104,7 +104,7 @@ LOOPS: dict[str, tuple[str, Groups]] = {
     "rates": ("flat", {"train": {"classifier_lr": 0.02, "schedule": "constant", "warmup": 2.0, "freeze": 1}}),
     "head-start": ("flat", {"train": {"head_start": "on", "head_epochs": 3}}),
     "sample": ("flat", {"model": {"sample": 3}}),
-    "windows": ("flat", {"data": {"max_length": 5, "windows": 3, "overlap": 1}}),
+    "windows": ("flat", {"data": {"max_length": 5, "windows": 3}}),
     "keep": ("flat", {"decode": {"keep": 3}}),
     "balance": ("linear", {"model": {"balance": True, "c": 0.3, "loss": "conditional-softmax"}}),
 }

@@ -107,18 +107,21 @@ def test_models_of_earlier_releases_give_the_same_scores(folder: Path, tmp_path:
         ("norm", "batch", "layer"),
         ("label_rank", 0, 7),
         ("layers", 0, 1),
+        ("overlap", 32, 64),
+        ("pool", "mean", "max"),
     ],
 )
 def test_a_removed_setting_that_was_used_is_named(tmp_path: Path, name: str, unused: Any, used: Any) -> None:
     shutil.copytree(MODELS / "0.1.0" / "hill", tmp_path / "model")
     file = tmp_path / "model" / "config.json"
     config = json.loads(file.read_text())
-    assert config["settings"]["model"][name] == unused
-    config["settings"]["model"][name] = used
+    group = "data" if name in ("overlap", "pool") else "model"
+    assert config["settings"][group][name] == unused
+    config["settings"][group][name] = used
     file.write_text(json.dumps(config))
     (tmp_path / "model" / CHECKSUMS).unlink(missing_ok=True)
     with pytest.raises(
-        CheckpointError, match=f"made with model.{name} = {used!r}, which no longer exists; train it ag"
+        CheckpointError, match=f"made with {group}.{name} = {used!r}, which no longer exists; train it ag"
     ):
         HillClassifier.load(tmp_path / "model")
 

@@ -1,6 +1,6 @@
 """The command line: parse, call, print."""
 
-from hill.cli import data, research, taxonomy, train, use
+from hill.cli import data, research, train, use
 from hill.cli.common import app, main
 
 _ORDER = ("demo", "check", "train", "evaluate", "predict", "explain", "serve", "export", "tree", "settings", "card")
@@ -8,4 +8,4 @@ _ORDER = ("demo", "check", "train", "evaluate", "predict", "explain", "serve", "
 
 app.registered_commands.sort(key=lambda command: command.hidden or _ORDER.index(command.callback.__name__))  # type: ignore[union-attr]
 
-__all__ = ["app", "data", "main", "research", "taxonomy", "train", "use"]
+__all__ = ["app", "data", "main", "research", "train", "use"]

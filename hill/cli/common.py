@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from hill.errors import HillError
+from hill.io import COMMIT
 
 app = typer.Typer(
     help="Classify text into a taxonomy.", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False
@@ -41,30 +42,28 @@ def main() -> None:
         raise SystemExit(2) from None
 
 
-def _print_version(value: bool) -> None:
-    if value:
+@app.callback(invoke_without_command=True)
+def _hill(show_version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if show_version:
         print(f"hill {version('hill-htc')}")
         raise typer.Exit
 
 
-Version = Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")]
-
-
-@app.callback()
-def _hill(version: Version = False) -> None:
-    pass
-
-
 def load_model(folder: Path) -> Any:
     """Load a trained or an exported model; an exported one without importing torch."""
-    from hill.export import OnnxClassifier
-    from hill.export.runtime import is_export
+    if is_exported(folder):
+        from hill.export import OnnxClassifier
 
-    if is_export(folder):
         return OnnxClassifier.load(folder)
     from hill.classifier import HillClassifier
 
     return HillClassifier.load(folder)
+
+
+def is_exported(folder: Path) -> bool:
+    """Whether a folder has an exported model; its files may be in the folder of an interrupted save."""
+    has_graph = folder.is_dir() and any((folder / part / "model.onnx").is_file() for part in (".", COMMIT))
+    return has_graph and not (folder / "model.safetensors").exists()
 
 
 @contextmanager

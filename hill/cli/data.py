@@ -1,9 +1,9 @@
-"""Commands on data sets and coding trees: check, tree and data prepare."""
+"""Commands on data sets, coding trees and taxonomies: check, tree and taxonomy diff."""
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
@@ -11,8 +11,13 @@ from rich.console import Console
 from rich.table import Table
 
 from hill.cli.common import TAXONOMY_HELP, Data, Json, Language, TaxonomyFile, app, counting
-from hill.taxonomy import Taxonomy
-from hill.tree import BuiltTree
+from hill.errors import printable
+
+if TYPE_CHECKING:  # for a quick `hill --help`
+    from hill.taxonomy import Taxonomy
+    from hill.tree import BuiltTree
+
+# Check
 
 
 @app.command()
@@ -32,17 +37,18 @@ def check(data: Data, taxonomy: TaxonomyFile, language: Language = "en", as_json
     raise typer.Exit(0 if result.fit else 1)
 
 
+# Coding trees
+
+
 @app.command()
 def tree(
     taxonomy: Annotated[Path, typer.Argument(help=TAXONOMY_HELP)],
     height: Annotated[int, typer.Option(help="Height of the coding tree: edges from the root to every label.")] = 3,
     method: Annotated[
-        str, typer.Option(help="paper, authors (the released code) or refined (lowest entropy).")
+        str, typer.Option(help="paper, authors (released code) or refined (lowest entropy).")
     ] = "refined",
     compare: Annotated[bool, typer.Option("--compare", help="Print all methods side by side.")] = False,
-    plot: Annotated[
-        Path | None, typer.Option(help="Save a plot of the tree beside the taxonomy: tree.svg, .png or .pdf.")
-    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Save a plot of the tree: tree.svg, .png or .pdf.")] = None,
     language: Language = "en",
     as_json: Json = False,
 ) -> None:
@@ -65,7 +71,7 @@ def tree(
         print_tree(labels, trees[0], Console())
 
 
-def print_tree(taxonomy: Taxonomy, built: BuiltTree, console: Console) -> None:
+def print_tree(taxonomy: "Taxonomy", built: "BuiltTree", console: Console) -> None:
     """Print the levels of one tree, leaves first, and the entropy that it saves compared with the flat tree."""
     console.print(f"[bold]{taxonomy!r}[/bold]", highlight=False)
     table = Table(title=f"coding tree by {built.method}", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
@@ -77,12 +83,14 @@ def print_tree(taxonomy: Taxonomy, built: BuiltTree, console: Console) -> None:
         bits = f"{built.levels[height]:.4f}" if height < len(built.levels) else ""
         table.add_row(str(height), f"{size:,}", children, bits)
     console.print(table)
-    saved = f"{_saved(built)} below the flat tree ({built.flat:.4f})"
-    console.print(f"entropy {built.entropy:.4f} bits, {saved}", highlight=False)
-    console.print(f"built in {_seconds(built)}", highlight=False)
+    console.print(
+        f"entropy {built.entropy:.4f} bits, {_saved(built)} below the flat tree ({built.flat:.4f})\n"
+        f"built in {_seconds(built)}",
+        highlight=False,
+    )
 
 
-def print_comparison(taxonomy: Taxonomy, trees: Sequence[BuiltTree], console: Console) -> None:
+def print_comparison(taxonomy: "Taxonomy", trees: Sequence["BuiltTree"], console: Console) -> None:
     """Print several trees of one taxonomy, one per row."""
     console.print(f"[bold]{taxonomy!r}[/bold]", highlight=False)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -96,9 +104,66 @@ def print_comparison(taxonomy: Taxonomy, trees: Sequence[BuiltTree], console: Co
     console.print(table)
 
 
-def _saved(built: BuiltTree) -> str:
+def _saved(built: "BuiltTree") -> str:
     return f"{1 - built.entropy / built.flat:.1%}" if built.flat else "0 %"
 
 
-def _seconds(built: BuiltTree) -> str:
+def _seconds(built: "BuiltTree") -> str:
     return f"{built.seconds * 1000:.1f} ms" if built.seconds < 1 else f"{built.seconds:.2f} s"
+
+
+# Taxonomies
+
+taxonomy_app = typer.Typer(help="Compare taxonomies.", no_args_is_help=True)
+app.add_typer(taxonomy_app, name="taxonomy")
+
+TITLES = {
+    "added": "added",
+    "removed": "removed",
+    "moved": "moved to other parents",
+    "renamed": "with another name",
+    "recoded": "probably with another id",
+    "described": "with another description",
+}
+
+
+@taxonomy_app.command()
+def diff(
+    a: Annotated[Path, typer.Argument(help=f"The earlier version. {TAXONOMY_HELP}")],
+    b: Annotated[Path, typer.Argument(help="The later version.")],
+    most: Annotated[int, typer.Option(help="Maximum number of changes to list per kind; --json lists all.")] = 20,
+    language: Language = "en",
+    as_json: Json = False,
+) -> None:
+    """Show what changed between two versions of a taxonomy."""
+    from hill.settings import check_at_least
+    from hill.taxonomy import read_taxonomy
+    from hill.taxonomy.diff import diff as compare
+
+    check_at_least(most, 0, "--most")
+    result = compare(read_taxonomy(a, language), read_taxonomy(b, language)).to_dict()
+    if as_json:
+        print(json.dumps(result, ensure_ascii=False))
+        return
+    print(f"{result['labels'][0]:,} labels before, {result['labels'][1]:,} after, {result['kept']:,} with the same id")
+    for kind, title in TITLES.items():
+        if changes := result[kind]:
+            print(f"\n{len(changes):,} {title}")
+            for change in changes[:most]:
+                print(f"  {printable(_format_change(kind, change))}")
+            if len(changes) > most:
+                print(f"  … and {len(changes) - most:,} more")
+
+
+def _format_change(kind: str, change: Any) -> str:
+    if kind == "described":
+        return str(change)
+    if kind == "renamed":
+        return f"{change['id']}: '{change['from']}' is now '{change['to']}'"
+    if kind == "recoded":
+        return f"{change['from']} is now {change['to']} ({change['name']})"
+    label = change["id"] if change["id"] == change["name"] else f"{change['id']} ({change['name']})"
+    if kind == "moved":
+        before, after = (" and ".join(change[key]) or "the roots" for key in ("from", "to"))
+        return f"{label}: from {before} to {after}"
+    return f"{label} under {' and '.join(change['parents'])}" if change["parents"] else f"{label}, a root"

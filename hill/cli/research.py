@@ -111,7 +111,7 @@ def prepare(
 
 
 def _add_moved(command: typer.Typer, name: str, old: str, new: str) -> None:
-    """Keep an old command as a hint where it went."""
+    """Add a hidden command with an old name; its error names the new command."""
     context = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
     @command.command(name, hidden=True, context_settings=context)

@@ -20,9 +20,7 @@ def train(
     encoder: Annotated[str | None, typer.Option(help="Text encoder: minilm, a folder, or a hub name.")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with groups model, train, data, decode.")] = None,
     assignments: Annotated[list[str] | None, typer.Option("--set", help="A setting: train.epochs=5.")] = None,
-    warm_start: Annotated[
-        Path | None, typer.Option(help="Trained model to start from; its taxonomy may be another version.")
-    ] = None,
+    warm_start: Annotated[Path | None, typer.Option(help="Trained model to start from.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted training.")] = False,
     plain: Annotated[bool, typer.Option("--plain", help="The slow and simple loop: fp32, padded batches.")] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also log for TensorBoard.")] = False,
@@ -94,18 +92,13 @@ def settings(model: Annotated[str, typer.Option(help="Name of the model.")] = "h
     from rich.console import Console
     from rich.table import Table
 
-    from hill.classifier import GROUPS, DataConfig
-    from hill.decode import DecodeConfig
-    from hill.models import MODELS
-    from hill.settings import check_one_of, describe
-    from hill.train import TrainConfig
+    from hill.classifier import config_types
+    from hill.settings import describe
 
-    check_one_of(model, MODELS, "model")
     table = Table(box=None, pad_edge=False)
     for column in ("setting", "type", "default", ""):
         table.add_column(column)
-    kinds: tuple[type, ...] = (MODELS[model].Config, TrainConfig, DataConfig, DecodeConfig)
-    for group, kind in zip(GROUPS, kinds, strict=True):
+    for group, kind in config_types(model).items():
         for key, kind_name, default, text in describe(kind):
             table.add_row(f"{group}.{key}", kind_name, str(default), text)
     Console().print(table)
@@ -113,9 +106,7 @@ def settings(model: Annotated[str, typer.Option(help="Name of the model.")] = "h
 
 @app.command()
 def demo(
-    categories: Annotated[
-        bool, typer.Option("--categories", help="Predict 1,918 categories instead of blocks.")
-    ] = False,
+    categories: Annotated[bool, typer.Option("--categories", help="Predict categories instead of blocks.")] = False,
     out: Annotated[Path, typer.Option(help="Folder for the model.")] = Path("runs/demo"),
 ) -> None:
     """Train, evaluate and use a model on included data (ICD-10-CM coding)."""

@@ -2,14 +2,12 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from hill.cli.common import Data, Json, Model, app, counting, load_model, print_metrics
+from hill.cli.common import Data, Json, Model, app, counting, is_exported, load_model, print_metrics
 from hill.errors import printable
 
 # Evaluate
@@ -19,16 +17,20 @@ from hill.errors import printable
 def evaluate(
     model: Model,
     data: Data,
-    report: Annotated[
-        Path | None,
-        typer.Option(help="Write an error report to this file: a page (.html) or its numbers (.json)."),
-    ] = None,
+    report: Annotated[Path | None, typer.Option(help="Write an error report: .html, or its numbers as .json.")] = None,
     explained: Annotated[int, typer.Option(help="Report: how many errors of each kind to explain.")] = 4,
     as_json: Json = False,
 ) -> None:
     """Evaluate a model on data. A folder is evaluated on its test split. With --report, --json prints the report."""
     if report:
-        written = _write_report(model, data, report, explained)
+        from hill.report import make_report
+        from hill.report.report import check_target
+
+        check_target(report)  # before the evaluation, which takes long
+        classifier = load_model(model)
+        with counting("documents") as tick:
+            written = make_report(classifier, data, _load_explain(model), explained, tick)
+        written.write(report)
         result = written.to_dict() if as_json else written.to_dict()["metrics"]
     else:
         result = load_model(model).evaluate(data)
@@ -40,23 +42,9 @@ def evaluate(
         print(f"report: {report}")
 
 
-def _write_report(model: Path, data: Path, target: Path, explained: int) -> Any:
-    from hill.report import make_report
-    from hill.report.report import check_target
-
-    check_target(target)  # before the evaluation, which takes long
-    classifier = load_model(model)
-    with counting("documents") as tick:
-        report = make_report(classifier, data, _load_explain(model), explained, tick)
-    report.write(target)
-    return report
-
-
 def _load_explain(model: Path) -> Any:
     """`hill.explain.explain`, or None for an exported model, which has no gradients and does not import torch."""
-    from hill.export.runtime import is_export
-
-    if is_export(model):
+    if is_exported(model):
         return None
     from hill.explain import explain
 
@@ -74,20 +62,13 @@ def predict(
         str | None, typer.Option("--input", help="Texts: JSONL, CSV or Parquet; a file, a folder, a 'glob*' or a URI.")
     ] = None,
     target: Annotated[
-        Path | None,
-        typer.Option("--output", help="A .jsonl file; or a folder for Parquet files, to resume later."),
+        Path | None, typer.Option("--output", help="A .jsonl file, or a folder of Parquet files that can be resumed.")
     ] = None,
     engine: Annotated[str, typer.Option(help="With a folder as --output: local, or ray for a cluster.")] = "local",
     workers: Annotated[
-        int,
-        typer.Option(
-            help="With a folder as --output: number of processes or Ray actors. 0: one process, or one actor per GPU, "
-            "or per core."
-        ),
+        int, typer.Option(help="With a folder: processes, or Ray actors. 0: one process, or one actor per GPU or core.")
     ] = 0,
-    strict: Annotated[
-        bool, typer.Option(help="With a folder as --output: exit with 1 if a row could not be predicted.")
-    ] = False,
+    strict: Annotated[bool, typer.Option(help="With a folder: exit with 1 if a row could not be predicted.")] = False,
     as_json: Json = False,
 ) -> None:
     """Predict the labels of texts."""
@@ -118,18 +99,15 @@ def predict(
         documents = [{"text": text, **prediction_document(prediction)} for text, prediction in predictions]
         print(json.dumps(documents, ensure_ascii=False))
         return
+    taxonomy = classifier.taxonomy
     for text, prediction in predictions:
-        _print_prediction(classifier.taxonomy, text, prediction)
-
-
-def _print_prediction(taxonomy: Any, text: str, prediction: Any) -> None:
-    scores = dict(zip(prediction.labels, prediction.scores, strict=True))
-    print(printable(text if len(text) <= 100 else f"{text[:99]}…"))
-    for path in prediction.paths:
-        names = " > ".join(taxonomy[taxonomy.row(label)].name for label in path)
-        print(f"  {scores[path[-1]]:.3f}  {printable(names)}")
-    if not prediction.paths:
-        print("  no label scores above the threshold")
+        scores = dict(zip(prediction.labels, prediction.scores, strict=True))
+        print(printable(text if len(text) <= 100 else f"{text[:99]}…"))
+        for path in prediction.paths:
+            names = " > ".join(taxonomy[taxonomy.row(label)].name for label in path)
+            print(f"  {scores[path[-1]]:.3f}  {printable(names)}")
+        if not prediction.paths:
+            print("  no label scores above the threshold")
 
 
 def _predict_to_folder(
@@ -137,12 +115,18 @@ def _predict_to_folder(
 ) -> None:
     from functools import partial
 
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
     from hill.bulk import Bulk
 
     bulk = Bulk(partial(load_model, model.resolve()), model, source, target, engine, workers)
-    with _parts_progress(len(bulk.parts)) as show:
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("parts, {task.fields[rows]:,} rows"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task, n_rows = progress.add_task("", total=len(bulk.parts), rows=0), 0
         for rows in bulk.run():
-            show(rows, len(bulk.written))
+            n_rows += rows
+            progress.update(task, completed=len(bulk.written), rows=n_rows)
     if as_json:
         totals = {"parts": len(bulk.written), "rows": bulk.rows, "errors": bulk.bad, "example": bulk.example}
         print(json.dumps(totals, ensure_ascii=False))
@@ -156,20 +140,6 @@ def _predict_to_folder(
         raise typer.Exit(1)
 
 
-@contextmanager
-def _parts_progress(n_parts: int) -> Iterator[Callable[[int, int], None]]:
-    """Show the number of written parts and rows on standard error."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    rows = TextColumn("parts, {task.fields[rows]:,} rows")
-    columns = (BarColumn(), MofNCompleteColumn(), rows, TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=n_parts, rows=0)
-        bar = progress.tasks[0]
-        yield lambda more, written: progress.update(task, completed=written, rows=bar.fields["rows"] + more)
-
-
 # Explain
 
 
@@ -177,12 +147,8 @@ def _parts_progress(n_parts: int) -> Iterator[Callable[[int, int], None]]:
 def explain(
     model: Annotated[Path, typer.Argument(help="Folder of a trained model.")],
     text: Annotated[str, typer.Argument(help="The text.")],
-    label: Annotated[
-        list[str] | None, typer.Option(help="Explain this label (id, name or path), predicted or not; may be repeated.")
-    ] = None,
-    method: Annotated[
-        str, typer.Option(help="integrated (gradients), or gradient (× input): faster, less exact.")
-    ] = "integrated",
+    label: Annotated[list[str] | None, typer.Option(help="Explain this label; may be repeated.")] = None,
+    method: Annotated[str, typer.Option(help="integrated, or gradient: faster, less exact.")] = "integrated",
     steps: Annotated[int, typer.Option(help="Steps of integrated gradients; 0: as many as are needed.")] = 0,
     top: Annotated[int, typer.Option(help="How many words for and against each label to print.", min=1)] = 10,
     html: Annotated[Path | None, typer.Option(help="Write a page with coloured words to this file.")] = None,
@@ -212,44 +178,22 @@ def explain(
 def serve(
     models: Annotated[list[Path], typer.Argument(help="Folders of trained or exported models; the first is default.")],
     host: Annotated[
-        str,
-        typer.Option(help="Address to listen on. If other machines can reach it, it needs an API key, or --public."),
+        str, typer.Option(help="Address to listen on. A public one needs an API key, or --public.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 for any free port.")] = 8000,
-    public: Annotated[
-        bool, typer.Option("--public", help="Accept requests from other machines without an API key.")
-    ] = False,
+    public: Annotated[bool, typer.Option("--public", help="Serve other machines without an API key.")] = False,
     allow_host: Annotated[
-        list[str] | None,
-        typer.Option(help="Accept this name in the Host header; may be repeated, '*' accepts every name."),
+        list[str] | None, typer.Option(help="Accept this Host header; may be repeated, '*' accepts every name.")
     ] = None,
     batch: Annotated[int, typer.Option(help="Maximum number of texts per batch.")] = 64,
-    wait_ms: Annotated[
-        float,
-        typer.Option(help="Milliseconds that an idle server waits for more texts before it predicts a batch."),
-    ] = 2.0,
+    wait_ms: Annotated[float, typer.Option(help="Milliseconds to wait for more texts before a batch.")] = 2.0,
     queue: Annotated[int, typer.Option(help="Maximum number of waiting texts; further requests get status 503.")] = 512,
-    timeout: Annotated[
-        float,
-        typer.Option(help="Seconds to receive a body, and to predict it; slower requests get status 408 or 504."),
-    ] = 30.0,
-    max_texts: Annotated[
-        int, typer.Option(help="Maximum number of texts per request; larger requests get status 422.")
-    ] = 256,
-    max_body: Annotated[
-        int, typer.Option(help="Maximum number of bytes per request; larger requests get status 413.")
-    ] = 4_000_000,
-    idle_timeout: Annotated[
-        float,
-        typer.Option(
-            help="Seconds that a connection may take to send the headers of its next request before it is closed."
-        ),
-    ] = 10.0,
+    timeout: Annotated[float, typer.Option(help="Seconds to receive a body (408), and to predict it (504).")] = 30.0,
+    max_texts: Annotated[int, typer.Option(help="Maximum number of texts per request (422).")] = 256,
+    max_body: Annotated[int, typer.Option(help="Maximum number of bytes per request (413).")] = 4_000_000,
+    idle_timeout: Annotated[float, typer.Option(help="Seconds to wait for the headers of the next request.")] = 10.0,
     max_connections: Annotated[
-        int,
-        typer.Option(
-            help="Maximum number of open connections per client address (429); three times as many in total (503)."
-        ),
+        int, typer.Option(help="Maximum number of connections per client address (429); 3 times as many in all (503).")
     ] = 200,
 ) -> None:
     """Serve models over HTTP, with an API and a web page. The environment variable HILL_API_KEY sets an API key."""

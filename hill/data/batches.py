@@ -53,12 +53,12 @@ def reading_order(lengths: IntArray, size: int, budget: int = 0) -> list[IntArra
 
 
 def collate(
-    tokens: Tokens, labels: csr_array[Any] | None, documents: IntArray, pad: int, listed: bool = False
+    tokens: Tokens, labels: csr_array[Any] | None, documents: IntArray, pad: int, as_lists: bool = False
 ) -> Batch:
-    """Make a padded batch; labels are targets (B, L), or lists (B, M) if `listed`."""
+    """Make a padded batch; labels are targets (B, L), or lists (B, M) if `as_lists`."""
     lengths = tokens.starts[documents + 1] - tokens.starts[documents]
     ids, mask = tokens.pad(documents, pad, padded_length(int(lengths.max(initial=1))))
-    targets = None if labels is None else batch_labels(labels, documents, listed)
+    targets = None if labels is None else batch_labels(labels, documents, as_lists)
     return Batch(torch.from_numpy(ids), torch.from_numpy(mask), targets)
 
 
@@ -68,9 +68,9 @@ def padded_length(longest: int) -> int:
     return int(PADDED_LENGTHS[index]) if index < len(PADDED_LENGTHS) else longest
 
 
-def batch_labels(labels: csr_array[Any], documents: IntArray, listed: bool) -> Tensor:
-    """The labels of these documents: targets (B, L), or lists (B, M), where M is the same for every batch."""
-    if listed:
+def batch_labels(labels: csr_array[Any], documents: IntArray, as_lists: bool) -> Tensor:
+    """The labels of these documents: targets (B, L), or lists (B, M) with the same M for every batch."""
+    if as_lists:
         return torch.from_numpy(label_lists(labels[documents], most_labels(labels))).long()
     return torch.from_numpy(labels[documents].toarray())
 
@@ -109,21 +109,21 @@ class DeviceDocuments:
         labels: Labels of all documents, or None.
         pad: The id of the padding token.
         device: Where to store them.
-        listed: Whether batches have label lists (B, M) instead of targets (B, L).
+        as_lists: Whether batches have label lists (B, M) instead of targets (B, L).
     """
 
     def __init__(
-        self, tokens: Tokens, labels: csr_array[Any] | None, pad: int, device: torch.device, listed: bool = False
+        self, tokens: Tokens, labels: csr_array[Any] | None, pad: int, device: torch.device, as_lists: bool = False
     ) -> None:
         self._lengths = tokens.lengths
         self.ids = torch.from_numpy(np.append(tokens.ids.astype(np.int32), pad).astype(np.int32)).to(device)
         self.starts = torch.from_numpy(tokens.starts).to(device)
         self.longest = -(-int(max(self._lengths.max(initial=1), PADDING_DOCUMENT)) // 128) * 128
-        self.labels, self.label_count = None, 0
+        self.labels, self._n_labels = None, 0
         if labels is not None:
             self.labels = torch.from_numpy(label_lists(labels, most_labels(labels))).to(device)
-            self.label_count = labels.shape[1]
-        self.listed = listed
+            self._n_labels = labels.shape[1]
+        self._as_lists = as_lists
 
     def size(self, documents: IntArray) -> int:
         """The number of tokens of a packed batch of these documents, with padding."""
@@ -146,18 +146,11 @@ class DeviceDocuments:
         steps = torch.arange(1, MAX_PACKED_MULTIPLE // PADDING_DOCUMENT + 1, device=documents.device)
         bounds = torch.cat([begins, (ends[-1:] + PADDING_DOCUMENT * steps).clamp(max=size)]).int()
         positions = torch.where(is_token, position, 0).int()  # int32 keys sort faster than int64 keys
-        return Packed(
-            self.ids[source], positions, document, bounds, len(documents), self.longest, self._targets(documents)
-        )
-
-    def _targets(self, documents: Tensor) -> Tensor | None:
-        if self.labels is None:
-            return None
-        rows = self.labels[documents].long()  # (B, M)
-        if self.listed:
-            return rows
-        targets = torch.zeros(len(rows), self.label_count + 1, device=rows.device)
-        return targets.scatter_(1, rows, 1.0)[:, : self.label_count]
+        labels = None if self.labels is None else self.labels[documents].long()  # (B, M)
+        if labels is not None and not self._as_lists:
+            targets = torch.zeros(len(labels), self._n_labels + 1, device=labels.device)
+            labels = targets.scatter_(1, labels, 1.0)[:, : self._n_labels]
+        return Packed(self.ids[source], positions, document, bounds, len(documents), self.longest, labels)
 
 
 def packed_size(tokens: int) -> int:

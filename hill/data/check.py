@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,26 +34,32 @@ FEW_EXAMPLES = 3
 """Examples of unknown labels if the taxonomy is wrong."""
 BAR_WIDTH = 40
 MAX_LEVELS = 100
-"""Levels that are printed; a chain has as many levels as labels."""
+"""Maximum number of levels to print; a chain has as many levels as labels."""
 
 
 def check(
     path: str | os.PathLike[str], taxonomy: Taxonomy, tick: Callable[[int], None] = lambda documents: None
 ) -> "Check":
-    """Read a data set and report on it; `tick` is called with the number of documents read since the last call."""
-    splits, problems, lookup = find_splits(path), Problems(), LabelLookup(taxonomy)
-    counts = {name: _count(files, lookup, taxonomy, problems, tick) for name, files in splits.items()}
-    first = next(iter(splits))
-    if first not in ("train", "data"):
-        problems.add(Problem("no-train", str(path), 0, f"only {', '.join(splits)}; expected a train file"))
-    for name, split in counts.items():
+    """Read a data set and report on it; `tick` is called with the number of documents read since its last call."""
+    problems, lookup = Problems(), LabelLookup(taxonomy)
+    splits: dict[str, SplitCounts] = {}
+    for name, files in find_splits(path).items():
+        split = splits[name] = SplitCounts(taxonomy)
+        for record in read_records(files, problems.add):
+            split.add(record, *lookup.rows(record, problems.add))
+            if len(split) % 1_000 == 0:
+                tick(1_000)
+        tick(len(split) % 1_000)
         if not len(split):
             problems.add(Problem("no-documents", str(path), 0, f"the split {name} has no usable document"))
+    if next(iter(splits)) not in ("train", "data"):
+        problems.add(Problem("no-train", str(path), 0, f"only {', '.join(splits)}; expected a train file"))
     _add_wrong_taxonomy(lookup, taxonomy, problems)
-    _add_repeats(counts, problems)
-    result = Check(taxonomy, counts, problems)
+    _add_repeats(splits, problems)
+    result = Check(taxonomy, splits, problems)
     if len(splits) > 1:
-        for row in np.flatnonzero((result.counts > 0) & (result.train_counts == 0)).tolist():
+        counts, train_counts = result.label_counts()
+        for row in np.flatnonzero((counts > 0) & (train_counts == 0)).tolist():
             message = f"label {_quoted(taxonomy[row])} has no training document"
             problems.add(Problem("untrained-label", "", 0, message))
     return result
@@ -73,38 +78,21 @@ class Check:
         """Whether a model can be trained on this data."""
         return self.problems.fit
 
-    @property
-    def counts(self) -> IntArray:
-        """Documents per label over all splits."""
-        counts: IntArray = np.array([split.label_counts for split in self.splits.values()], dtype=np.int64).sum(axis=0)
-        return counts
-
-    @property
-    def train_counts(self) -> IntArray:
-        """Training documents per label."""
-        return np.array(next(iter(self.splits.values())).label_counts, dtype=np.int64)
-
-    @property
-    def unused(self) -> IntArray:
-        """Rows of the labels without documents."""
-        return np.flatnonzero(self.counts == 0)
-
-    @property
-    def rare(self) -> IntArray:
-        """Rows of the labels with fewer than `RARE` training documents, or none."""
-        return np.flatnonzero(self.train_counts < RARE)
+    def label_counts(self) -> tuple[IntArray, IntArray]:
+        """Documents per label (L) over all splits, and training documents per label (L)."""
+        counts = np.array([split.label_counts for split in self.splits.values()], dtype=np.int64)
+        return counts.sum(axis=0), counts[0]
 
     def to_dict(self) -> dict[str, Any]:
         """The result as plain values, for `--json`."""
-        counts = self.counts
-        bins = np.searchsorted(HISTOGRAM, self.train_counts, side="right") - 1
+        counts, train_counts = self.label_counts()
+        bins = np.searchsorted(HISTOGRAM, train_counts, side="right") - 1
+        unused, rare = np.flatnonzero(counts == 0), np.flatnonzero(train_counts < RARE)
         labels = {
             "total": len(self.taxonomy),
             "used": int((counts > 0).sum()),
-            **{
-                name: {"count": len(rows), "examples": self.taxonomy.decode(rows[:MAX_EXAMPLES])}
-                for name, rows in (("unused", self.unused), ("rare", self.rare))
-            },
+            "unused": {"count": len(unused), "examples": self.taxonomy.decode(unused[:MAX_EXAMPLES])},
+            "rare": {"count": len(rare), "examples": self.taxonomy.decode(rare[:MAX_EXAMPLES])},
             "histogram": [
                 {"from": start, "labels": int(count)}
                 for start, count in zip(HISTOGRAM, np.bincount(bins, minlength=len(HISTOGRAM)), strict=True)
@@ -137,13 +125,8 @@ class SplitCounts:
         self._depth: list[int] = taxonomy.depth.tolist()
         self.label_counts = [0] * len(taxonomy)
         self.level_counts = [0] * len(taxonomy.levels)
-        self.n_labels = 0
-        self.n_added = 0
-        self.words = array("Q")
-        self.characters = array("Q")
-        self.texts = array("Q")
-        self.ids = array("Q")
-        self._lines = array("Q")
+        self.n_labels = self.n_added = 0
+        self.words, self.characters, self.texts, self.ids, self._lines = (array("Q") for _ in range(5))
         self._files: list[str] = []
         self._file_indices = array("L")
 
@@ -184,18 +167,6 @@ class SplitCounts:
         }
 
 
-def _count(
-    files: list[Path], lookup: LabelLookup, taxonomy: Taxonomy, problems: Problems, tick: Callable[[int], None]
-) -> SplitCounts:
-    counts = SplitCounts(taxonomy)
-    for record in read_records(files, problems.add):
-        counts.add(record, *lookup.rows(record, problems.add))
-        if len(counts) % 1_000 == 0:
-            tick(1_000)
-    tick(len(counts) % 1_000)
-    return counts
-
-
 def _percentiles(lengths: "array[int]") -> dict[str, float]:
     values = np.percentile(np.asarray(lengths), PERCENTILES) if lengths else np.zeros(len(PERCENTILES))
     return {f"p{percentile}": float(value) for percentile, value in zip(PERCENTILES, values, strict=True)}
@@ -233,12 +204,10 @@ def _add_repeats(splits: dict[str, SplitCounts], problems: Problems) -> None:
 
     for document, first in _repeats(texts):
         file, line = place(first)
-        message = f"the same text as line {line} of {file}"
-        if split_of[document] == split_of[first]:
-            problems.add(Problem("duplicate-text", *place(document), message))
-        else:
-            message += f" of the split {names[split_of[first]]}"
-            problems.add(Problem("shared-text", *place(document), message))
+        same_split = split_of[document] == split_of[first]
+        other_split = "" if same_split else f" of the split {names[split_of[first]]}"
+        message = f"the same text as line {line} of {file}{other_split}"
+        problems.add(Problem("duplicate-text" if same_split else "shared-text", *place(document), message))
     for document, first in _repeats(ids):
         file, line = place(first)
         problems.add(Problem("duplicate-id", *place(document), f"the same id as line {line} of {file}"))
@@ -265,17 +234,39 @@ def _quoted(label: Label) -> str:
 
 def print_check(result: Check, console: Console) -> None:
     """Print splits, text lengths, labels, problems and the verdict."""
-    document = result.to_dict()
-    console.print(Text(repr(result.taxonomy), style="bold"))
-    console.print(_splits_table(document["splits"]))
-    console.print(_levels_table(document["labels"]["levels"]))
-    console.print(_histogram(document["labels"]["histogram"]))
-    console.print(f"\n{document['labels']['used']:,} of {document['labels']['total']:,} labels are used")
-    _print_labels(result.unused, "never used", result.taxonomy, console)
-    _print_labels(result.rare, f"with fewer than {RARE} training documents", result.taxonomy, console)
+    document, taxonomy = result.to_dict(), result.taxonomy
+    labels = document["labels"]
+    console.print(Text(repr(taxonomy), style="bold"))
+    title = "documents, labels per document, ancestors added, words per text"
+    table = _table(title, "split", "documents", "labels", "added", "min", "median", "95 %", "max")
+    for name, split in document["splits"].items():
+        words = [f"{split['words'][percentile]:,.0f}" for percentile in ("p0", "p50", "p95", "p100")]
+        per_document = f"{split['labels_per_document']:.2f}"
+        table.add_row(name, f"{split['documents']:,}", per_document, f"{split['ancestors_added']:,}", *words)
+    console.print(table)
+    table = _table("levels", "level", "labels", "used", "documents")
+    for level in labels["levels"][:MAX_LEVELS]:
+        table.add_row(str(level["level"]), *(f"{level[key]:,}" for key in ("labels", "used", "documents")))
+    if len(labels["levels"]) > MAX_LEVELS:
+        table.add_row(f"… {len(labels['levels']):,}")
+    console.print(table)
+    console.print(_histogram(labels["histogram"]))
+    console.print(f"\n{labels['used']:,} of {labels['total']:,} labels are used")
+    for kind, description in (("unused", "never used"), ("rare", f"with fewer than {RARE} training documents")):
+        if count := labels[kind]["count"]:
+            examples = [taxonomy[taxonomy.row(label)] for label in labels[kind]["examples"]]
+            names = [label.id if label.name == label.id else f"{label.id} ({label.name})" for label in examples]
+            more = ", …" if count > len(names) else ""
+            console.print(Text(printable(f"{count:,} {description}: {', '.join(names)}{more}")), soft_wrap=True)
     console.print()
     for problem in document["problems"]:
-        _print_problem(problem, console)
+        style = "bold red" if problem["severity"] == "error" else "bold yellow"
+        console.print(Text(f"{problem['severity']}: {problem['count']:,} {problem['title']}", style=style))
+        for example in problem["examples"]:
+            place = f"{example['file']}:{example['line']}: " if example["line"] else ""
+            console.print(Text(printable(f"  {place}{example['message']}")), soft_wrap=True)
+        if (rest := problem["count"] - len(problem["examples"])) > 0:
+            console.print(f"  … and {rest:,} more")
     if result.fit:
         console.print(Text("fit to train on", style="bold green"))
     else:
@@ -289,31 +280,11 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def _splits_table(splits: dict[str, Any]) -> Table:
-    title = "documents, labels per document, ancestors added, words per text"
-    table = _table(title, "split", "documents", "labels", "added", "min", "median", "95 %", "max")
-    for name, split in splits.items():
-        words = [f"{split['words'][percentile]:,.0f}" for percentile in ("p0", "p50", "p95", "p100")]
-        labels = f"{split['labels_per_document']:.2f}"
-        table.add_row(name, f"{split['documents']:,}", labels, f"{split['ancestors_added']:,}", *words)
-    return table
-
-
-def _levels_table(levels: list[dict[str, Any]]) -> Table:
-    table = _table("levels", "level", "labels", "used", "documents")
-    for level in levels[:MAX_LEVELS]:
-        table.add_row(str(level["level"]), *(f"{level[key]:,}" for key in ("labels", "used", "documents")))
-    if len(levels) > MAX_LEVELS:
-        table.add_row(f"… {len(levels):,}")
-    return table
-
-
 def _histogram(bins: list[dict[str, int]]) -> Table:
     """Labels by their number of training documents."""
     table = Table(title="labels by training documents", title_justify="left", title_style="bold", box=None)
-    table.add_column(justify="right")
-    table.add_column(justify="right")
-    table.add_column()
+    for justify in ("right", "right", "left"):
+        table.add_column(justify=justify)
     largest = max(entry["labels"] for entry in bins) or 1
     for entry, following in pairwise([*bins, None]):
         assert entry is not None
@@ -322,21 +293,3 @@ def _histogram(bins: list[dict[str, int]]) -> Table:
         bar = "█" * -(-entry["labels"] * BAR_WIDTH // largest)
         table.add_row(interval, f"{entry['labels']:,}", Text(bar, style="cyan"))
     return table
-
-
-def _print_labels(rows: IntArray, description: str, taxonomy: Taxonomy, console: Console) -> None:
-    if len(rows):
-        labels = [taxonomy[row] for row in rows[:MAX_EXAMPLES].tolist()]
-        names = [label.id if label.name == label.id else f"{label.id} ({label.name})" for label in labels]
-        more = ", …" if len(rows) > len(names) else ""
-        console.print(Text(printable(f"{len(rows):,} {description}: {', '.join(names)}{more}")), soft_wrap=True)
-
-
-def _print_problem(problem: dict[str, Any], console: Console) -> None:
-    style = "bold red" if problem["severity"] == "error" else "bold yellow"
-    console.print(Text(f"{problem['severity']}: {problem['count']:,} {problem['title']}", style=style))
-    for example in problem["examples"]:
-        place = f"{example['file']}:{example['line']}: " if example["line"] else ""
-        console.print(Text(printable(f"  {place}{example['message']}")), soft_wrap=True)
-    if (more := problem["count"] - len(problem["examples"])) > 0:
-        console.print(f"  … and {more:,} more")

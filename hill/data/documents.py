@@ -6,23 +6,16 @@ import os
 import reprlib
 from collections.abc import Iterable, Mapping, MappingView, Set
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
 
-from hill.data.readers import (
-    MAX_EXAMPLES,
-    OnProblem,
-    Problem,
-    Record,
-    find_splits,
-    is_writable,
-    raise_error,
-    read_records,
-)
+from hill.data.readers import MAX_EXAMPLES, OnProblem, Problem, Record, find_splits, raise_error, read_records
 from hill.errors import DataError
+from hill.io import is_utf8
 from hill.taxonomy import Taxonomy
 from hill.taxonomy.taxonomy import check_taxonomy
 from hill.types import IntArray
@@ -45,10 +38,10 @@ class Documents:
     def __len__(self) -> int:
         return len(self.texts)
 
-    def take(self, places: IntArray) -> "Documents":
+    def take(self, indices: IntArray) -> "Documents":
         """The documents at these indices."""
-        ids, texts = ([values[i] for i in places] for values in (self.ids, self.texts))
-        return Documents(ids, texts, self.labels[places], self.added)
+        ids, texts = ([values[i] for i in indices] for values in (self.ids, self.texts))
+        return Documents(ids, texts, self.labels[indices], self.added)
 
     def split(self, share: float, seed: int) -> tuple["Documents", "Documents"]:
         """Split off a random share of the documents; both parts have at least one document."""
@@ -59,7 +52,7 @@ class Documents:
         return self.take(np.sort(order[n_second:])), self.take(np.sort(order[:n_second]))
 
     def check(self, taxonomy: Taxonomy) -> None:
-        """Raise a `DataError` if the labels do not have a column per label of this taxonomy."""
+        """Raise a `DataError` unless the labels have one column per label of this taxonomy."""
         if self.labels.shape != (len(self), len(taxonomy)):
             raise DataError(
                 f"the documents have labels of the shape {self.labels.shape}; expected ({len(self)}, {len(taxonomy)}): "
@@ -68,12 +61,13 @@ class Documents:
 
     def hashes(self) -> dict[str, str]:
         """SHA-256 of the ids, the texts and the labels, each in order."""
-        counts = np.diff(self.labels.indptr).astype("<i8").tobytes()
+        strings = {"ids": self.ids, "texts": self.texts}
         contents = {
-            "ids": ("".join(f"{len(key)} {key}" for key in self.ids)).encode("utf-8", "surrogatepass"),
-            "texts": ("".join(f"{len(text)} {text}" for text in self.texts)).encode("utf-8", "surrogatepass"),
-            "labels": counts + self.labels.indices.astype("<i8").tobytes(),
+            name: "".join(f"{len(value)} {value}" for value in values).encode("utf-8", "surrogatepass")
+            for name, values in strings.items()
         }
+        counts = np.diff(self.labels.indptr)
+        contents["labels"] = counts.astype("<i8").tobytes() + self.labels.indices.astype("<i8").tobytes()
         return {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
 
 
@@ -84,12 +78,12 @@ def read_data(path: str | os.PathLike[str], taxonomy: Taxonomy) -> dict[str, Doc
 
 
 def read_documents(files: Iterable[Path], taxonomy: Taxonomy) -> Documents:
-    """Read the documents of these files; the first unusable one is a `DataError`. The default id is the index."""
+    """Read the documents of these files; raise a `DataError` at the first unusable one. The default id is the index."""
     return _collect(read_records(files, raise_error), taxonomy)
 
 
 def label_documents(texts: Iterable[str], labels: Iterable[str | Iterable[str]], taxonomy: Taxonomy) -> Documents:
-    """Make documents of texts and their labels: one or several ids, names or paths each. Ancestors are added."""
+    """Make documents of texts with the labels of each: one or several ids, names or paths. Ancestors are added."""
     texts, label_sets = check_texts(texts), check_label_sets(labels)
     if len(texts) != len(label_sets):
         raise DataError(
@@ -103,6 +97,7 @@ def label_documents(texts: Iterable[str], labels: Iterable[str | Iterable[str]],
 
 
 def _collect(records: Iterable[Record], taxonomy: Taxonomy) -> Documents:
+    """Look up the labels of records, and add ancestors."""
     lookup = LabelLookup(taxonomy)
     ids, texts, rows, starts, n_added = list[str](), list[str](), list[int](), [0], 0
     for record in records:
@@ -124,8 +119,8 @@ class LabelLookup:
 
     def __init__(self, taxonomy: Taxonomy) -> None:
         self._taxonomy = taxonomy
-        self._rows: dict[str, list[int]] = {}
-        self._closures: dict[int, list[int]] = {}
+        self._find = cache(taxonomy.find)
+        self._closure = cache(lambda row: taxonomy.closure([row]).tolist())
         self._nearest: dict[str, str | None] = {}
         self.n_labels = 0
         """The number of labels of all records."""
@@ -151,16 +146,6 @@ class LabelLookup:
             report(Problem("no-labels", record.file, record.line, "the document has no labels"))
         closed = set[int]().union(*(self._closure(row) for row in rows))
         return closed, len(closed) - len(rows)
-
-    def _find(self, label: str) -> list[int]:
-        if label not in self._rows:
-            self._rows[label] = self._taxonomy.find(label)
-        return self._rows[label]
-
-    def _closure(self, row: int) -> list[int]:
-        if row not in self._closures:
-            self._closures[row] = self._taxonomy.closure([row]).tolist()
-        return self._closures[row]
 
     def _split(self, text: str) -> list[str]:
         """Split a string into labels: one label, a JSON list, or the first separator that gives a known label."""
@@ -209,26 +194,26 @@ def text_problem(text: Any) -> str:
         return f"is {reprlib.repr(text)}; expected a string"
     if not text.strip():
         return "is empty; expected at least one word"
-    return "" if is_writable(text) else "has half of a character (a lone surrogate); expected Unicode text"
+    return "" if is_utf8(text) else "has half of a character (a lone surrogate); expected Unicode text"
 
 
 def check_label_sets(labels: Iterable[str | Iterable[str]]) -> list[list[str]]:
     """The labels of each text as a list, or a `DataError` that names the first unusable label."""
-    return [_check_label_set(label_set, f"labels[{i}]") for i, label_set in enumerate(as_list(labels, "labels"))]
-
-
-def _check_label_set(labels: Any, name: str) -> list[str]:
-    if isinstance(labels, str):
-        return [labels]
-    if isinstance(labels, bytes | Mapping) or not isinstance(labels, Iterable) or getattr(labels, "ndim", 1) != 1:
-        raise DataError(f"{name} is {reprlib.repr(labels)}; expected a label or a list of labels, {LABEL_AS_STRING}")
-    result = list(labels)
-    for label in result:
-        if not isinstance(label, str):
+    result: list[list[str]] = []
+    for i, given in enumerate(as_list(labels, "labels")):
+        label_set = [given] if isinstance(given, str) else given
+        wrong_type = isinstance(label_set, bytes | Mapping) or not isinstance(label_set, Iterable)
+        if wrong_type or getattr(label_set, "ndim", 1) != 1:
             raise DataError(
-                f"{name} contains {reprlib.repr(label)}; expected labels, {LABEL_AS_STRING}; 0 and 1 per label need a "
-                "matrix, such as numpy.array(labels)"
+                f"labels[{i}] is {reprlib.repr(given)}; expected a label or a list of labels, {LABEL_AS_STRING}"
             )
+        result.append(list(label_set))
+        for label in result[-1]:
+            if not isinstance(label, str):
+                raise DataError(
+                    f"labels[{i}] contains {reprlib.repr(label)}; expected labels, {LABEL_AS_STRING}; 0 and 1 per "
+                    "label need a matrix, such as numpy.array(labels)"
+                )
     return result
 
 

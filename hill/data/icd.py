@@ -7,7 +7,6 @@ clinicians use them. They are only used for evaluation: a share of them, selecte
 import hashlib
 import random
 from collections import defaultdict
-from collections.abc import Callable
 from typing import Any
 
 from hill.data.documents import Documents, label_documents
@@ -15,6 +14,8 @@ from hill.errors import need
 from hill.taxonomy import Label, Taxonomy
 
 DEV_SHARE = 0.25
+Pair = tuple[str, str]
+"""A text and its code."""
 
 
 def icd_taxonomy(categories: bool = False, codes: bool = False) -> Taxonomy:
@@ -25,16 +26,19 @@ def icd_taxonomy(categories: bool = False, codes: bool = False) -> Taxonomy:
         codes: Add the categories and all codes below them: 98,505 labels in 7 levels.
     """
     icd = _icd()
-    labels = [Label(f"chapter {code}", _title(code)) for code in _codes(icd.is_chapter)]
+    all_codes = list(dict.fromkeys(icd.get_all_codes(True)))
+    chapters = [code for code in all_codes if icd.is_chapter(code)]
+    labels = [Label(f"chapter {code}", _title(code)) for code in chapters]
     labels += [
         Label(f"block {code}", _title(code), (f"chapter {icd.get_ancestors(code)[-1]}",))
-        for code in _codes(icd.is_block)
+        for code in all_codes
+        if icd.is_block(code)
     ]
     if categories or codes:
-        selected = _codes(lambda code: len(code) == 3 and not icd.is_chapter(code))
+        selected = [code for code in all_codes if len(code) == 3 and code not in chapters]
         labels += [Label(code, _title(code), (f"block {_block(code)}",)) for code in selected]
     if codes:
-        selected = _codes(lambda code: len(code) > 3 and "-" not in code)
+        selected = [code for code in all_codes if len(code) > 3 and "-" not in code]
         labels += [Label(code, _description(code), (icd.get_parent(code),)) for code in selected]
     return Taxonomy(labels)
 
@@ -55,63 +59,52 @@ def icd_data(
     terms = _inclusion_terms()
     rng.shuffle(terms)
     dev_terms, test_terms = _split_terms(terms)
-    splits = {"train": _sample_descriptions(per_block, rng), "dev": dev_terms[:dev], "test": test_terms[:test]}
-    return {name: _documents(pairs, taxonomy) for name, pairs in splits.items()}
+    blocks: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for code in _all_codes():
+        blocks[_block(code)].setdefault(_icd().get_description(code), code)
+    train: list[Pair] = []
+    for block in sorted(blocks):
+        pairs = list(blocks[block].items())
+        train += rng.sample(pairs, min(per_block, len(pairs)))
+    return _documents(train, dev_terms[:dev], test_terms[:test], taxonomy)
 
 
 def icd_all(taxonomy: Taxonomy) -> dict[str, Documents]:
     """All descriptions of chapters, blocks and codes as train; all inclusion terms as dev or test."""
     train = [(label.name, label.id) for label in icd_taxonomy()]
     train += [(_description(code), code) for code in _all_codes()]
-    dev, test = _split_terms(_inclusion_terms())
-    return {name: _documents(pairs, taxonomy) for name, pairs in (("train", train), ("dev", dev), ("test", test))}
+    return _documents(train, *_split_terms(_inclusion_terms()), taxonomy)
 
 
-def _documents(pairs: list[tuple[str, str]], taxonomy: Taxonomy) -> Documents:
-    """Documents of (text, code); the label is the deepest one that the taxonomy has: code, category or block."""
-    labels = []
-    for _, code in pairs:
-        label = next((label for label in (code, code[:3]) if label in taxonomy), None)
-        labels.append([label or f"block {_block(code)}"])
-    return label_documents([text for text, _ in pairs], labels, taxonomy)
+def _documents(train: list[Pair], dev: list[Pair], test: list[Pair], taxonomy: Taxonomy) -> dict[str, Documents]:
+    """Documents of each split; the label is the deepest one that the taxonomy has: code, category or block."""
+    documents = {}
+    for split, pairs in (("train", train), ("dev", dev), ("test", test)):
+        labels = []
+        for _, code in pairs:
+            label = next((label for label in (code, code[:3]) if label in taxonomy), None)
+            labels.append([label or f"block {_block(code)}"])
+        documents[split] = label_documents([text for text, _ in pairs], labels, taxonomy)
+    return documents
 
 
-def _sample_descriptions(per_block: int, rng: random.Random) -> list[tuple[str, str]]:
-    icd = _icd()
-    blocks: defaultdict[str, dict[str, str]] = defaultdict(dict)
-    for code in _all_codes():
-        blocks[_block(code)].setdefault(icd.get_description(code), code)
-    sample: list[tuple[str, str]] = []
-    for block in sorted(blocks):
-        pairs = list(blocks[block].items())
-        sample += rng.sample(pairs, min(per_block, len(pairs)))
-    return sample
-
-
-def _inclusion_terms() -> list[tuple[str, str]]:
+def _inclusion_terms() -> list[Pair]:
     return sorted({(term, code) for code in _all_codes() for term in _icd().get_inclusion_term(code)})
 
 
-def _split_terms(terms: list[tuple[str, str]]) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+def _split_terms(terms: list[Pair]) -> tuple[list[Pair], list[Pair]]:
     """Dev and test terms: a hash of the term decides, so that equal terms are in the same split."""
-    in_dev = [_hash_share(term) < DEV_SHARE for term, _ in terms]
-    dev = [term for term, is_dev in zip(terms, in_dev, strict=True) if is_dev]
-    return dev, [term for term, is_dev in zip(terms, in_dev, strict=True) if not is_dev]
-
-
-def _hash_share(text: str) -> float:
-    """A number in [0, 1) that depends only on the text."""
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) / 2**32
+    splits: tuple[list[Pair], list[Pair]] = ([], [])
+    for term in terms:
+        share = int.from_bytes(hashlib.sha256(term[0].encode()).digest()[:4]) / 2**32
+        splits[share >= DEV_SHARE].append(term)
+    return splits
 
 
 def _all_codes() -> list[str]:
     """Categories and the codes below them."""
     icd = _icd()
-    return _codes(lambda code: not icd.is_chapter(code) and "-" not in code)
-
-
-def _codes(condition: Callable[[str], bool]) -> list[str]:
-    return [code for code in dict.fromkeys(_icd().get_all_codes(True)) if condition(code)]
+    return [code for code in dict.fromkeys(icd.get_all_codes(True)) if not icd.is_chapter(code) and "-" not in code]
 
 
 def _block(code: str) -> str:

@@ -1,8 +1,7 @@
 """Reading data files record by record: JSONL, CSV and Parquet, with the line of every problem.
 
-`find_splits` finds the files of a data set. One reader per format yields (line, fields), or (line, message) if a line
-cannot be read. `read_records` makes a `Record` of the fields and calls a function with each `Problem`: `raise_error`
-raises at the first error, `Problems.add` collects all problems.
+One reader per format yields (line, fields), or (line, message) if a line cannot be read. `read_records` calls a
+function with each `Problem`: `raise_error` raises at the first error, `Problems.add` collects all problems.
 """
 
 from __future__ import annotations
@@ -20,26 +19,22 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from hill.errors import DataError, need, one_line
-from hill.io import as_path
+from hill.io import as_path, is_utf8
 
 SPLITS = {"train": "train", "dev": "dev", "val": "dev", "valid": "dev", "validation": "dev", "test": "test"}
 FORMATS = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-    ".csv": "table",
-    ".tsv": "table",
-    ".parquet": "parquet",
-    ".pq": "parquet",
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl"),
+    **dict.fromkeys((".csv", ".tsv"), "table"),
+    **dict.fromkeys((".parquet", ".pq"), "parquet"),
 }
 EXPECTED = "JSONL (.jsonl), CSV (.csv, .tsv) or Parquet (.parquet); text formats may be gzipped (.gz)"
 PARQUET_COLUMNS = ("id", "text", "labels")
 PARQUET_BATCH = 128
 """Rows per batch; small, because a small file can contain many copies of a long text."""
 LONGEST_LINE = 2**26
-"""The maximum number of bytes per line; a text of a million characters needs a tenth of it in any script."""
+"""Maximum number of bytes per line; a text of a million characters needs a tenth of it in any script."""
 LONGEST_FIELD = 2**26
-"""The maximum number of characters per CSV field; without it, an open quote would read the whole file into memory."""
+"""Maximum number of characters per CSV field; without it, an open quote would read the whole file into memory."""
 
 
 # Problems
@@ -131,43 +126,40 @@ class Problems:
 
 def find_splits(path: str | os.PathLike[str]) -> dict[str, list[Path]]:
     """The files of each split, in the order train, dev, test. A single file with another name is the split `data`."""
+    folder = as_path(path, "data")
     try:
-        return _find_splits(as_path(path, "data"))
+        if folder.is_file():
+            format_of(folder)
+            return {_split_of(folder) or "data": [folder]}
+        if not folder.is_dir():
+            raise DataError(f"'{folder}' does not exist; give a data file or a folder with train, dev and test files")
+        names = sorted(folder.iterdir())
+        files = [file for file in names if file.is_file() and _suffix(file) in FORMATS]
     except OSError as error:
         raise DataError(f"'{path}' cannot be read: {error.strerror}; give a data file or a folder of them") from None
-
-
-def _find_splits(path: Path) -> dict[str, list[Path]]:
-    if path.is_file():
-        format_of(path)
-        return {_split_of(path) or "data": [path]}
-    if not path.is_dir():
-        raise DataError(f"'{path}' does not exist; give a data file or a folder with train, dev and test files")
     splits: dict[str, list[Path]] = {"train": [], "dev": [], "test": []}
-    files = sorted(path.iterdir())
     for file in files:
-        if file.is_file() and _suffix(file) in FORMATS and (split := _split_of(file)):
+        if split := _split_of(file):
             splits[split].append(file)
     if not any(splits.values()):
-        raise DataError(_no_splits(path, files))
-    for split, found in splits.items():
-        if len({_shard_family(file) for file in found}) > 1:
-            names = ", ".join(f"'{file.name}'" for file in found)
-            raise DataError(f"the split {split} of '{path}' has several files ({names}); keep one, or shards of one")
-    return {split: found for split, found in splits.items() if found}
+        content = f"it has {_quoted(names[:5])}" if names else "it is empty"
+        suffix = _suffix(files[0]) if files else None
+        remedy = (
+            f"rename files to train{suffix}, dev{suffix} or test{suffix}"
+            if suffix
+            else f"expected names such as train.jsonl in a known format: {EXPECTED}"
+        )
+        raise DataError(f"'{folder}' has no train, dev or test file ({content}); {remedy}")
+    for split, parts in splits.items():
+        if len({_without_shard(file) for file in parts}) > 1:
+            raise DataError(
+                f"the split {split} of '{folder}' has several files ({_quoted(parts)}); keep one, or shards of one"
+            )
+    return {split: parts for split, parts in splits.items() if parts}
 
 
-def _no_splits(path: Path, files: list[Path]) -> str:
-    """The message for a folder without train, dev and test files."""
-    names = ", ".join(f"'{file.name}'" for file in files[:5])
-    content = f"it has {names}" if names else "it is empty"
-    suffix = next((_suffix(file) for file in files if file.is_file() and _suffix(file) in FORMATS), None)
-    remedy = (
-        f"rename files to train{suffix}, dev{suffix} or test{suffix}"
-        if suffix
-        else f"expected names such as train.jsonl in a known format: {EXPECTED}"
-    )
-    return f"'{path}' has no train, dev or test file ({content}); {remedy}"
+def _quoted(files: list[Path]) -> str:
+    return ", ".join(f"'{file.name}'" for file in files)
 
 
 def format_of(path: Path) -> str:
@@ -186,8 +178,8 @@ def _split_of(path: Path) -> str | None:
     return SPLITS.get(path.name.lower().split(".")[0].split("-")[0])
 
 
-def _shard_family(path: Path) -> tuple[str, str]:
-    """Equal for the shards of one file, different for other files."""
+def _without_shard(path: Path) -> tuple[str, str]:
+    """The name without a shard number; equal for the shards of one file."""
     stem, _, shard = path.name.lower().split(".")[0].partition("-")
     return (stem, _suffix(path)) if shard else (path.name, "")
 
@@ -219,6 +211,7 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
 
 
 def _parse_json(line: int, content: bytes) -> dict[str, Any] | str:
+    """The object of a line, or a message."""
     try:
         value = json.loads(content.decode("utf-8-sig" if line == 1 else "utf-8"))
     except UnicodeDecodeError as error:
@@ -241,7 +234,10 @@ def read_table(path: Path) -> Iterator[tuple[int, dict[str, str] | str]]:
     try:
         # Invalid bytes become surrogates, so that one bad row does not hide the rows after it.
         lines = (content.decode("utf-8", "surrogateescape") for _, content in open_lines(path))
-        header, delimiter = _parse_header(next(lines, "").removeprefix("\ufeff"), ".tsv" in path.name.lower())
+        first = next(lines, "").removeprefix("\ufeff")
+        delimiter = "\t" if ".tsv" in path.name.lower() else ";" if first.count(";") > first.count(",") else ","
+        names = [name.strip().casefold() for name in next(csv.reader([first], delimiter=delimiter), [])]
+        header = ["labels" if name == "label" else name for name in names]
         reader = csv.reader(lines, delimiter=delimiter)
         line = 2
         for cells in reader:
@@ -250,13 +246,6 @@ def read_table(path: Path) -> Iterator[tuple[int, dict[str, str] | str]]:
             line = reader.line_num + 2
     except (csv.Error, OSError, EOFError, zlib.error) as error:
         yield line, f"the file cannot be read further: {error}"
-
-
-def _parse_header(first: str, tabs: bool) -> tuple[list[str], str]:
-    """The column names and the delimiter."""
-    delimiter = "\t" if tabs else ";" if first.count(";") > first.count(",") else ","
-    names = [name.strip().casefold() for name in next(csv.reader([first], delimiter=delimiter), [])]
-    return ["labels" if name == "label" else name for name in names], delimiter
 
 
 def _parse_row(header: list[str], cells: list[str]) -> dict[str, str] | str:
@@ -310,10 +299,12 @@ class Record(NamedTuple):
     line: int
 
 
-def read_records(files: Iterable[Path], report: OnProblem) -> Iterator[Record]:
+def read_records(files: Iterable[Path], report: OnProblem, with_labels: bool = True) -> Iterator[Record]:
     """Stream the usable documents of these files; `report` is called with each problem."""
     for path in files:
         for line, fields in READERS[format_of(path)](path):
+            if not with_labels and not isinstance(fields, str):
+                fields = {**fields, "labels": []}
             record = _parse_record(fields, str(path), line)
             if isinstance(record, Problem):
                 report(record)
@@ -323,14 +314,8 @@ def read_records(files: Iterable[Path], report: OnProblem) -> Iterator[Record]:
 
 def read_fields(files: Iterable[Path]) -> Iterator[tuple[str, str]]:
     """The id and text of every record, for prediction. Labels are ignored; a record without text is an error."""
-    index = 0
-    for path in files:
-        for line, fields in READERS[format_of(path)](path):
-            record = _parse_record(fields if isinstance(fields, str) else {**fields, "labels": []}, str(path), line)
-            if isinstance(record, Problem):
-                raise DataError(str(record))
-            yield record.id or str(index), record.text
-            index += 1
+    for index, record in enumerate(read_records(files, raise_error, with_labels=False)):
+        yield record.id or str(index), record.text
 
 
 def _parse_record(fields: Mapping[str, Any] | str, file: str, line: int) -> Record | Problem:
@@ -339,14 +324,17 @@ def _parse_record(fields: Mapping[str, Any] | str, file: str, line: int) -> Reco
         return Problem("unreadable", file, line, fields)
     for name in ("text", "labels"):
         if name not in fields:
-            return Problem("missing-field", file, line, f"no '{name}'; {_hint(name, fields)}")
+            near = difflib.get_close_matches(name, [key for key in fields if isinstance(key, str)], n=1)
+            names = ", ".join(f"'{key}'" for key in list(fields)[:6]) or "no fields"
+            hint = f"did you mean '{near[0]}'?" if near else f"the record has {names}"
+            return Problem("missing-field", file, line, f"no '{name}'; {hint}")
     text, key = fields["text"], "" if fields.get("id") is None else str(fields["id"])
     if not isinstance(text, str):
         return Problem("wrong-type", file, line, f"the text is {_type_name(text)}; expected a string")
     if not text.strip():
         return Problem("empty-text", file, line, "the text is empty; expected at least one word")
     for name, value in (("text", text), ("id", key)):
-        if not is_writable(value):
+        if not is_utf8(value):
             message = f"the {name} has half of a character (a lone surrogate); remove it"
             return Problem("unreadable", file, line, message)
     labels = _parse_labels(fields["labels"])
@@ -356,31 +344,14 @@ def _parse_record(fields: Mapping[str, Any] | str, file: str, line: int) -> Reco
     return Record(text, labels, key, file, line)
 
 
-def is_writable(text: str) -> bool:
-    """Whether a text can be encoded as UTF-8; JSON can contain lone surrogates, which cannot."""
-    try:
-        return text.isascii() or bool(text.encode())
-    except UnicodeEncodeError:
-        return False
-
-
 def _parse_labels(value: Any) -> str | list[str] | None:
     """Labels as strings; a list inside the list is a path from the root. None if the type is wrong."""
     if value is None or isinstance(value, str):
         return value or []
-    if isinstance(value, int) and not isinstance(value, bool):
-        return [str(value)]
-    if not isinstance(value, list | tuple):
-        return None
-    labels = [" > ".join(map(str, item)) if isinstance(item, list) else item for item in value]
+    items = value if isinstance(value, list | tuple) else [value]
+    labels = [" > ".join(map(str, item)) if isinstance(item, list) else item for item in items]
     valid = all(isinstance(label, str | int) and not isinstance(label, bool) for label in labels)
     return [str(label) for label in labels] if valid else None
-
-
-def _hint(missing: str, fields: Mapping[str, Any]) -> str:
-    near = difflib.get_close_matches(missing, [key for key in fields if isinstance(key, str)], n=1)
-    names = ", ".join(f"'{key}'" for key in list(fields)[:6]) or "no fields"
-    return f"did you mean '{near[0]}'?" if near else f"the record has {names}"
 
 
 def _type_name(value: Any) -> str:

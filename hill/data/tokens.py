@@ -1,11 +1,9 @@
-"""Token ids of documents, and a cache of them on disk.
-
-A cache entry is identified by a hash of the texts, the tokenizer and the maximum length.
-"""
+"""Token ids of documents, and a cache of them on disk whose keys are hashes of texts, tokenizer and maximum length."""
 
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from hill.types import IntArray
 
 CHUNK = 1_000
 """Texts that are tokenized at once."""
-CHARACTERS_A_TOKEN = 40
+CHARACTERS_PER_TOKEN = 40
 """Texts longer than this times the maximum length are cut before tokenization; tokens are shorter on average."""
 MIN_CACHED = 1_000
 """Fewer documents are tokenized faster than they are looked up."""
@@ -66,12 +64,12 @@ class Tokens:
 
 def tokenize(texts: Sequence[str], tokenizer: Tokenizer, max_length: int) -> Tokens:
     """Tokenize texts with special tokens and truncate each to `max_length` tokens."""
-    return join_tokens(tokenized(texts, tokenizer, max_length))
+    return join_tokens(tokenize_chunks(texts, tokenizer, max_length))
 
 
-def tokenized(texts: Sequence[str], tokenizer: Tokenizer, max_length: int) -> Iterator[Tokens]:
-    """The same in parts, so that callers can show progress. Each part is tokenized on all cores."""
-    max_characters = max_length * CHARACTERS_A_TOKEN
+def tokenize_chunks(texts: Sequence[str], tokenizer: Tokenizer, max_length: int) -> Iterator[Tokens]:
+    """Tokenize texts chunk by chunk, so that callers can show progress. Each chunk is tokenized on all cores."""
+    max_characters = max_length * CHARACTERS_PER_TOKEN
     for start in range(0, len(texts), CHUNK):
         part = texts[start : start + CHUNK]
         tokenizer.enable_truncation(max_length)
@@ -97,29 +95,32 @@ def join_tokens(parts: Iterable[Tokens]) -> Tokens:
 
 
 def cached_tokens(texts: Sequence[str], tokenizer: Tokenizer, max_length: int) -> Iterator[Tokens]:
-    """Tokenize texts in parts, or read all tokens from the cache. Errors while writing the cache are ignored."""
+    """Tokenize texts in chunks, or read all tokens from the cache. Errors while writing the cache are ignored."""
     if len(texts) < MIN_CACHED:
-        yield from tokenized(texts, tokenizer, max_length)
+        yield from tokenize_chunks(texts, tokenizer, max_length)
         return
     file = cache_folder() / "tokens" / f"{_cache_key(texts, tokenizer, max_length)}.safetensors"
     if tokens := _read_entry(file):
         yield tokens
         return
     parts = []
-    for part in tokenized(texts, tokenizer, max_length):
+    for part in tokenize_chunks(texts, tokenizer, max_length):
         parts.append(part)
         yield part
-    try:
+    with suppress(OSError, SafetensorError):
         _write_entry(file, join_tokens(parts), tokenizer.get_vocab_size())
-        _remove_old_entries(file.parent)
-    except (OSError, SafetensorError):
-        pass
+        total = 0
+        for entry in sorted(file.parent.glob("*.safetensors"), key=lambda entry: entry.stat().st_mtime, reverse=True):
+            total += entry.stat().st_size
+            if total > MAX_CACHE_BYTES:
+                entry.unlink(missing_ok=True)
 
 
 def cache_folder() -> Path:
     """The folder of the cache: $HILL_CACHE, or the user's cache folder."""
-    base = os.environ.get("HILL_CACHE")
-    return Path(base) if base else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hill"
+    if folder := os.environ.get("HILL_CACHE"):
+        return Path(folder)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hill"
 
 
 def _cache_key(texts: Sequence[str], tokenizer: Tokenizer, max_length: int) -> str:
@@ -161,11 +162,3 @@ def _checksum(content: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.uint8]:
     for name in sorted(content):
         digest.update(content[name].tobytes())
     return np.frombuffer(digest.digest(), dtype=np.uint8)
-
-
-def _remove_old_entries(folder: Path) -> None:
-    total = 0
-    for file in sorted(folder.glob("*.safetensors"), key=lambda file: file.stat().st_mtime, reverse=True):
-        total += file.stat().st_size
-        if total > MAX_CACHE_BYTES:
-            file.unlink(missing_ok=True)

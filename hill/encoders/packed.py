@@ -182,7 +182,7 @@ def _kernels() -> Any:
 def _embed(encoder: Any, batch: Packed, shape: Shape, dtype: torch.dtype) -> Tensor:
     part = encoder.embeddings
     words, kinds = part.word_embeddings(batch.ids), part.token_type_embeddings.weight[0]
-    places, norm = part.position_embeddings(batch.places + first_position(encoder)), part.LayerNorm
+    places, norm = part.position_embeddings(batch.positions + first_position(encoder)), part.LayerNorm
     if dtype != torch.float32 and best_layer() is fused_layer:
         rest = (batch.bounds, 0, 0.0, shape.epsilon)  # nothing is dropped, so no seed is read
         states = _kernels().AddNorm.apply(places.to(dtype), words.to(dtype), kinds, norm.weight, norm.bias, *rest)

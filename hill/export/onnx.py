@@ -59,7 +59,7 @@ def export_onnx(classifier: HillClassifier, folder: str | os.PathLike[str], int8
             "pad": encoder.pad,
             "decode": to_dict(classifier.decode_config),
             "plain": plain_rule(classifier),
-            "windows": to_dict(classifier.windows),
+            "windows": {"most": classifier.data_config.windows},
         },
         "taxonomy.json": stored.taxonomy.to_dict(),
         "tokenizer.json": json.loads(stored.tokenizer.to_str()),

@@ -15,13 +15,13 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from hill.data.documents import check_texts
-from hill.data.tokens import Tokens
-from hill.data.windows import WindowConfig, score_windows
+from hill.data.tokens import Tokens, tokenize
+from hill.data.windows import overlap, score_windows
 from hill.decode import DecodeConfig
 from hill.errors import CheckpointError, HillError, need
 from hill.io import CHECKSUMS, check_folder, check_model, finish_save, read_object, unusable
 from hill.predictor import Predictor, ScoredBatch
-from hill.settings import make
+from hill.settings import check_at_least, make
 from hill.sparse import Matrix, max_entries, top_k
 from hill.taxonomy import Taxonomy
 from hill.types import IntArray
@@ -80,7 +80,14 @@ class OnnxClassifier(Predictor):
         config = documents["config.json"]
         self.name, self.int8 = config["model"], config["int8"]
         self.max_length, self._pad = config["max_length"], config["pad"]
-        self.windows = make(WindowConfig, config.get("windows", {}), "windows")
+        windows = {"most": 0, "overlap": 32, "pool": "mean"} | config.get("windows", {})
+        check_at_least(windows["most"], 0, "windows.most")
+        if windows["overlap"] not in (32, overlap(self.max_length)) or windows["pool"] != "mean":  # earlier versions
+            raise CheckpointError(
+                f"'{folder}' was made with data.overlap = {windows['overlap']!r} and data.pool = {windows['pool']!r}, "
+                "settings that were removed; train and export it again"
+            )
+        self.windows: int = windows["most"]
         self.metrics: dict[str, Any] = documents["metrics.json"]
         self.taxonomy = Taxonomy.from_dict(documents["taxonomy.json"], str(folder / "taxonomy.json"))
         self.decode_config = make(DecodeConfig, config["decode"], "decode")
@@ -103,7 +110,10 @@ class OnnxClassifier(Predictor):
 
     def scores(self, texts: Sequence[str]) -> Iterator[ScoredBatch]:
         """Yield the raw scores between 0 and 1 in batches, longest texts first."""
-        return score_windows(check_texts(texts), self._tokenizer, self.max_length, self.windows, self._score)
+        texts = check_texts(texts)
+        if self.windows < 2:
+            return self._score(tokenize(texts, self._tokenizer, self.max_length))
+        return score_windows(texts, self._tokenizer, self.max_length, self.windows, self._score)
 
     def _score(self, tokens: Tokens) -> Iterator[ScoredBatch]:
         waiting: deque[tuple[IntArray, Future[Matrix]]] = deque()

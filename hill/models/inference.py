@@ -21,6 +21,7 @@ from torch import Tensor
 
 from hill.data.batches import DeviceDocuments, collate, move, reading_order, to_device
 from hill.data.tokens import Tokens
+from hill.data.windows import overlap
 from hill.encoders.transformer import plain
 from hill.errors import CheckpointError, ConfigError, HillError
 from hill.io import (
@@ -147,12 +148,16 @@ def upgrade_settings(model: str, saved: Groups, folder: Path, resume: bool = Fal
 
     Settings of training only matter to a training that is resumed: they do not change how a trained model predicts.
     """
-    removed: Groups = {"model": MODELS.get(model, HTCModel).Config.REMOVED, "train": REMOVED_TRAIN_SETTINGS}
     upgraded = {group: dict(values) for group, values in saved.items()}
+    data = upgraded.get("data", {})
+    if "overlap" in data and data["overlap"] == overlap(data.get("max_length", 512)):
+        del data["overlap"]
+    own = MODELS.get(model, HTCModel).Config.REMOVED
+    removed: Groups = {"model": own, "train": REMOVED_TRAIN_SETTINGS, "data": {"overlap": 32, "pool": "mean"}}
     for group, unused_values in removed.items():
         for name, unused in unused_values.items():
             value = upgraded.get(group, {}).pop(name, unused)
-            if value != unused and (group == "model" or resume):
+            if value != unused and (group != "train" or resume):
                 raise CheckpointError(
                     f"'{folder}' was made with {group}.{name} = {value!r}, which no longer exists; train it again, or "
                     "use an earlier version of hill"

@@ -6,13 +6,11 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hill.classifier import GROUPS, DataConfig
-from hill.decode import DecodeConfig
+from hill.classifier import GROUPS, config_types
 from hill.errors import ConfigError
 from hill.models import MODELS
 from hill.settings import Groups, check_one_of, make, read_settings, to_dict
 from hill.taxonomy import Taxonomy
-from hill.train import TrainConfig
 from hill.tree import build_tree
 
 
@@ -213,8 +211,7 @@ def _complete(name: str, folder: Path | None, encoder: str | None, given: Groups
     if decode["tune"] == "off":
         decode["tune"] = "global"
     merged["decode"] = decode
-    kinds: tuple[type, ...] = (kind, TrainConfig, DataConfig, DecodeConfig)
-    return {group: to_dict(make(kind, merged[group], group)) for group, kind in zip(GROUPS, kinds, strict=True)}
+    return {group: to_dict(make(kind, merged[group], group)) for group, kind in config_types(model).items()}
 
 
 def _fields(kind: type) -> set[str]:

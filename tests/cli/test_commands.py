@@ -27,6 +27,14 @@ def test_help_and_version() -> None:
     assert "JSONL, CSV or Parquet" in hill("check", "--help").stdout
 
 
+def test_the_help_needs_no_slow_imports() -> None:
+    program = "import sys, hill.cli; print(*{name.split('.')[0] for name in sys.modules})"
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT
+    ).stdout
+    assert not {"numpy", "scipy", "numba", "torch", "transformers"} & set(loaded.split())
+
+
 def test_check_good_data(folder: Path) -> None:
     result = hill("check", folder, "--taxonomy", folder / "taxonomy.tsv")
     assert result.returncode == 0 and "fit to train on" in result.stdout

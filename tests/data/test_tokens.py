@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from tokenizers import Tokenizer
 
 from hill.data import tokens as cache
-from hill.data.tokens import Tokens, cache_folder, join_tokens, tokenize, tokenized
+from hill.data.tokens import Tokens, cache_folder, join_tokens, tokenize, tokenize_chunks
 from hill.encoders.rcnn import learn_words
 
 TEXTS = [f"word{i % 7} word{i % 11} and some more {i}" for i in range(1_200)]
@@ -29,9 +29,9 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
 
     def counting(*arguments: Any) -> Iterator[Tokens]:
         counted.append(1)
-        return tokenized(*arguments)
+        return tokenize_chunks(*arguments)
 
-    monkeypatch.setattr(cache, "tokenized", counting)
+    monkeypatch.setattr(cache, "tokenize_chunks", counting)
     return lambda: len(counted)
 
 

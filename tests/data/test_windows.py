@@ -11,65 +11,55 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from hill.data.tokens import Tokens, join_tokens
-from hill.data.windows import Frame, WindowConfig, cut, max_document_length, pool, score_windows
-from hill.errors import ConfigError
+from hill.data.windows import count_special, cut, overlap, pool, score_windows
 
 CLS, SEP = 101, 102
 
 
-def documents(lengths: list[int], frame: Frame) -> Tokens:
-    """Documents whose own tokens are numbered from 1000 on, each in a frame."""
+def documents(lengths: list[int], special: tuple[int, int]) -> Tokens:
+    """Documents whose own tokens are numbered from 1000 on, each between special tokens."""
     made, start = [], 1000
     for length in lengths:
         own = np.arange(start, start + length)
         start += length
-        ids = np.concatenate([np.full(frame.before, CLS), own, np.full(frame.after, SEP)]).astype(np.int32)
+        ids = np.concatenate([np.full(special[0], CLS), own, np.full(special[1], SEP)]).astype(np.int32)
         made.append(Tokens(ids, np.array([0, len(ids)])))
     return join_tokens(made)
 
 
-def slow_windows(own: list[int], body: int, overlap: int, most: int) -> list[list[int]]:
+def slow_windows(own: list[int], length: int, shared: int) -> list[list[int]]:
     """Windows of one document's own tokens, as a person would cut them."""
-    read = own[: body + (most - 1) * (body - overlap)]
-    if len(read) <= body:
-        return [read]
-    starts, place = [0], 0
-    while place + body < len(read):
-        place += body - overlap
-        starts.append(min(place, len(read) - body))
-    return [read[start : start + body] for start in starts]
+    if len(own) <= length:
+        return [own]
+    starts, start = [0], 0
+    while start + length < len(own):
+        start += length - shared
+        starts.append(min(start, len(own) - length))
+    return [own[start : start + length] for start in starts]
 
 
 @given(
-    st.lists(st.integers(0, 60), min_size=1, max_size=6),
-    st.integers(1, 15),
-    st.integers(0, 14),
-    st.integers(1, 8),
+    st.lists(st.integers(0, 200), min_size=1, max_size=6),
+    st.integers(8, 60),
     st.sampled_from([(1, 1), (0, 0), (1, 0), (2, 3)]),
 )
-def test_windows_are_those_a_person_would_cut(
-    lengths: list[int], body: int, overlap: int, most: int, framed: tuple[int, int]
-) -> None:
-    frame, config = Frame(*framed), WindowConfig(most, overlap)
-    if overlap >= body:
-        with pytest.raises(ConfigError, match=f"data.overlap is {overlap}, but a window has {body} tokens of its text"):
-            max_document_length(body + frame.size, frame, config)
-        return
-    tokens = documents(lengths, frame)
-    windows = cut(tokens, body + frame.size, frame, config)
+def test_windows_are_those_a_person_would_cut(lengths: list[int], max_length: int, special: tuple[int, int]) -> None:
+    tokens, (before, after) = documents(lengths, special), special
+    windows, document = cut(tokens, max_length, special)
     expected = []
     for number in range(len(tokens)):
-        own = tokens[number].tolist()[frame.before : len(tokens[number]) - frame.after]
-        for part in slow_windows(own, body, overlap, most):
-            expected.append((number, [CLS] * frame.before + part + [SEP] * frame.after))
-    found = [(int(document), windows.tokens[i].tolist()) for i, document in enumerate(windows.document)]
-    assert found == expected
-    assert np.bincount(windows.document).max() <= most
+        own = tokens[number].tolist()[before : len(tokens[number]) - after]
+        for part in slow_windows(own, max_length - before - after, 32 if max_length > 40 else max_length // 4):
+            expected.append((number, [CLS] * before + part + [SEP] * after))
+    assert [(int(number), windows[i].tolist()) for i, number in enumerate(document)] == expected
 
 
-@pytest.mark.parametrize("how", ["mean", "max"])
+def test_windows_share_32_tokens_or_a_quarter() -> None:
+    assert [overlap(length) for length in (4, 16, 40, 41, 512)] == [1, 4, 10, 32, 32]
+
+
 @given(data=st.data())
-def test_scores_come_in_any_order_and_in_any_parts(how: str, data: st.DataObject) -> None:
+def test_scores_come_in_any_order_and_in_any_parts(data: st.DataObject) -> None:
     counts = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=8))
     document = np.repeat(np.arange(len(counts)), counts)
     order = np.array(data.draw(st.permutations(range(len(document)))))
@@ -78,15 +68,13 @@ def test_scores_come_in_any_order_and_in_any_parts(how: str, data: st.DataObject
     scores[0], scores[-1] = 0.0, 1.0
     chunks = [(part, scores[part]) for part in np.split(order, range(size, len(order), size))]
     found = np.full((len(counts), 3), np.nan, dtype=np.float32)
-    for numbers, values in pool(iter(chunks), document, how):
+    for numbers, values in pool(iter(chunks), document):
         assert np.isnan(found[numbers]).all() and values.dtype == np.float32
         found[numbers] = values
     for number, count in enumerate(counts):
         own = scores[document == number].astype(np.float64)
         if count == 1:
             assert np.array_equal(found[number], own[0]), "what is in one window has its score to the bit"
-        elif how == "max":
-            assert np.array_equal(found[number], own.max(axis=0))
         else:
             inside = np.clip(own, 1e-6, 1 - 1e-6)
             mean = np.log(inside / (1 - inside)).mean(axis=0)
@@ -97,7 +85,7 @@ def test_documents_are_given_as_soon_as_they_are_whole() -> None:
     document = np.array([0, 0, 1, 2, 2, 2])
     one = np.full((1, 2), 0.5, dtype=np.float32)
     chunks = ((np.array([i]), one) for i in (0, 3, 2, 1, 5, 4))
-    assert [numbers.tolist() for numbers, _ in pool(chunks, document, "mean")] == [[1], [0], [2]]
+    assert [numbers.tolist() for numbers, _ in pool(chunks, document)] == [[1], [0], [2]]
 
 
 def counting(seen: list[Tokens]) -> Any:
@@ -113,29 +101,20 @@ def counting(seen: list[Tokens]) -> Any:
 
 def test_texts_to_scores(tiny_encoder: Path) -> None:
     tokenizer = Tokenizer.from_file(str(tiny_encoder / "tokenizer.json"))
-    assert Frame.of(tokenizer) == Frame(1, 1)
+    assert count_special(tokenizer) == (1, 1)
     texts = ["leaf", "fur " * 30 + "bark", "wing " * 5]
     bark, fur = tokenizer.token_to_id("bark"), tokenizer.token_to_id("fur")
     results = {}
-    for most in (0, 1, 2, 10):
+    for most in (1, 2, 10):
         seen: list[Tokens] = []
         found = np.zeros((3, 2))
-        for numbers, scores in score_windows(texts, tokenizer, 10, WindowConfig(most, 2, "max"), counting(seen)):
+        for numbers, scores in score_windows(texts, tokenizer, 10, most, counting(seen)):
             found[numbers] = scores
         results[most] = found
         assert seen[0].lengths.max() <= 10
-        assert len(seen[0]) == {0: 3, 1: 3, 2: 4, 10: 7}[most]
-    assert np.array_equal(results[0], results[1])
-    assert results[0][1, 1] == pytest.approx(fur / 100) and results[2][1, 1] == pytest.approx(fur / 100)
-    assert results[10][1, 1] == pytest.approx(bark / 100), "only with enough windows is the end read"
-    assert (results[10][[0, 2]] == results[0][[0, 2]]).all()
-
-
-def test_settings_out_of_range_are_refused() -> None:
-    for values, message in (
-        ({"most": -1}, "data.windows is -1"),
-        ({"overlap": -1}, "data.overlap is -1"),
-        ({"pool": "sum"}, "unknown data.pool 'sum'"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            WindowConfig(**values)
+        assert len(seen[0]) == {1: 3, 2: 4, 10: 7}[most]
+    assert results[1][1, 1] == pytest.approx(fur / 100) and results[2][1, 1] == pytest.approx(fur / 100)
+    logits = np.log(np.array([fur] * 4 + [bark]) / (100 - np.array([fur] * 4 + [bark])))
+    expected = 1 / (1 + np.exp(-logits.mean()))
+    assert results[10][1, 1] == pytest.approx(expected), "only with enough windows is the end read"
+    assert (results[10][[0, 2]] == results[1][[0, 2]]).all()

@@ -90,7 +90,7 @@ def test_a_packed_batch_is_its_documents_one_after_the_other(seed: int) -> None:
     size = int(tokens.lengths[documents].sum())
     expected = [int(token) for document in documents for token in tokens[document]]
     assert batch.ids.tolist() == expected + [1] * (len(batch.ids) - size)
-    assert batch.places[:size].tolist() == [place for d in documents for place in range(len(tokens[d]))]
+    assert batch.positions[:size].tolist() == [place for d in documents for place in range(len(tokens[d]))]
     assert batch.document[:size].tolist() == [i for i, d in enumerate(documents) for _ in tokens[d]]
     bounds = [0, *np.cumsum(tokens.lengths[documents]).tolist()]
     assert batch.bounds[:5].tolist() == bounds and int(batch.bounds[-1]) == len(batch.ids)

@@ -232,16 +232,16 @@ def test_batches_have_lists_where_they_are_wanted() -> None:
     labels = label_documents(["a text"] * 9, ids, taxonomy).labels
     tokens = Tokens(np.arange(18, dtype=np.int32), np.arange(0, 20, 2))
     documents = np.array([4, 0, 7])
-    padded = collate(tokens, labels, documents, 0, listed=True).labels
+    padded = collate(tokens, labels, documents, 0, as_lists=True).labels
     packed = (
-        DeviceDocuments(tokens, labels, 0, torch.device("cpu"), listed=True)
+        DeviceDocuments(tokens, labels, 0, torch.device("cpu"), as_lists=True)
         .packed(torch.from_numpy(documents), 256)
         .labels
     )
     assert padded is not None and packed is not None and torch.equal(padded, packed)
     assert padded.shape[1] == most_labels(labels) == int(targets.sum(dim=1).max())
     assert torch.equal(to_indicator(padded, 40), targets[documents].float())
-    assert torch.equal(batch_labels(labels, documents, listed=False), targets[documents])
+    assert torch.equal(batch_labels(labels, documents, as_lists=False), targets[documents])
 
 
 @pytest.mark.parametrize("name", ["flat", "hill"])
