@@ -1,8 +1,10 @@
-"""Triton kernels for attention inside packed documents, made for texts of a few hundred tokens.
+"""Triton kernels for packed documents of a few hundred tokens: attention, residual + LayerNorm, bias + GELU.
 
-Tiles are small and listed once a batch, so that neither the ends of documents nor empty tiles cost much, and gradients
-of queries, keys and values are written where the matrix product reads them. The method is that of FlashAttention:
-scores never leave the chip, and the backward pass computes them again.
+Attention follows FlashAttention: scores never leave the chip, and the backward pass computes them again. Its tiles are
+small and listed once per batch, so that document ends and empty tiles cost little. The gradients of queries, keys and
+values are written in one tensor, as the next matrix product reads them.
+
+In the kernels, `row` is a token, `cols` are the columns of a tile, and `inside` masks what is out of bounds.
 """
 
 from typing import Any, NamedTuple
@@ -16,7 +18,7 @@ from hill.encoders.packed import TILE
 
 
 class Tile(NamedTuple):
-    """How a kernel is laid out: tokens and columns of a tile, warps of a program, programs that share the tokens."""
+    """The launch settings of a kernel: tokens and columns per tile, warps per program, programs over all tokens."""
 
     tokens: int
     columns: int
@@ -24,21 +26,27 @@ class Tile(NamedTuple):
     programs: int
 
 
-FORWARD = Tile(4, 0, 8, 0)
+class AttentionTile(NamedTuple):
+    """The launch settings of an attention kernel: tokens per step of its loop, warps per program, pipeline stages."""
+
+    span: int
+    warps: int
+    stages: int
 
 
-BACKWARD = Tile(2, 0, 2, 1056)
-
-
+NORM_FORWARD = Tile(4, 0, 8, 0)
+NORM_BACKWARD = Tile(2, 0, 2, 1056)
 GELU = Tile(16, 128, 4, 4224)
-
-
 SUMS = Tile(16, 64, 4, 2112)
+ATTENTION_FORWARD = AttentionTile(32, 4, 3)
+KEYS = AttentionTile(64, 4, 3)
+QUERIES = AttentionTile(32, 4, 3)
+LOG2_E = 1.4426950408889634
 
 
 @triton.jit
 def hash_rows(seed, rows):
-    """A number for every row, each bit of which is as good as random."""
+    """A pseudo-random 32-bit number per row."""
     mixed = (rows.to(tl.uint32) * 0x9E3779B1) ^ seed.to(tl.uint32)
     mixed = (mixed ^ (mixed >> 16)) * 0x7FEB352D
     mixed = (mixed ^ (mixed >> 15)) * 0x846CA68B
@@ -47,7 +55,7 @@ def hash_rows(seed, rows):
 
 @triton.jit
 def keep(hashed, cols, dropout):
-    """Whether the value in a column is kept, for rows with these hashes: little work a value, yet no two rows alike."""
+    """Whether dropout keeps the value in a column of rows with these hashes; cheap, and different for every row."""
     mixed = hashed ^ (cols.to(tl.uint32) * 0x85EBCA77)
     return (mixed ^ (mixed >> 16)) * 0x846CA68B >= tl.cast(dropout * 4294967296.0, tl.uint32)
 
@@ -185,7 +193,7 @@ def _column_sums(x, sums, rows, width, tokens: tl.constexpr, columns: tl.constex
 
 
 class AddNorm(torch.autograd.Function):
-    """LayerNorm(x + dropout(a + bias)) for x and a (P, D); a seed and an index say which values are dropped."""
+    """LayerNorm(x + dropout(a + bias)) for x and a (P, D); seed number `index` decides which values are dropped."""
 
     @staticmethod
     def forward(
@@ -197,9 +205,9 @@ class AddNorm(torch.autograd.Function):
         out, total = torch.empty_like(x), torch.empty_like(x)
         means, scales = (torch.empty(rows, device=x.device) for _ in range(2))
         block = triton.next_power_of_2(width)
-        _add_norm_forward[(triton.cdiv(rows, FORWARD.tokens),)](
+        _add_norm_forward[(triton.cdiv(rows, NORM_FORWARD.tokens),)](
             x, a, bias, gamma, beta, seed, index, out, total, means, scales,
-            rows, width, dropout, epsilon, FORWARD.tokens, block, dropout > 0, num_warps=FORWARD.warps,
+            rows, width, dropout, epsilon, NORM_FORWARD.tokens, block, dropout > 0, num_warps=NORM_FORWARD.warps,
         )  # fmt: skip
         ctx.save_for_backward(total, means, scales, gamma, seed)
         ctx.facts = index, dropout, block
@@ -207,15 +215,17 @@ class AddNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of x, a, bias, gamma and beta, in one pass over the tokens."""
+        """The gradients of x, a, bias, gamma and beta, in one pass over the tokens."""
         total, means, scales, gamma, seed = ctx.saved_tensors
         index, dropout, block = ctx.facts
         rows, width = total.shape
         grad_x, grad_a = torch.empty_like(total), torch.empty_like(total)
-        sums = torch.empty(3, min(BACKWARD.programs, triton.cdiv(rows, BACKWARD.tokens)), width, device=grad.device)
+        sums = torch.empty(
+            3, min(NORM_BACKWARD.programs, triton.cdiv(rows, NORM_BACKWARD.tokens)), width, device=grad.device
+        )
         _add_norm_backward[(sums.shape[1],)](
             grad.contiguous(), total, means, scales, gamma, seed, index, grad_x, grad_a, sums,
-            rows, width, dropout, BACKWARD.tokens, block, dropout > 0, num_warps=BACKWARD.warps,
+            rows, width, dropout, NORM_BACKWARD.tokens, block, dropout > 0, num_warps=NORM_BACKWARD.warps,
         )  # fmt: skip
         grad_gamma, grad_beta, grad_bias = sums.sum(dim=1).to(gamma.dtype).unbind(0)
         return grad_x, grad_a, grad_bias, grad_gamma, grad_beta, None, None, None, None
@@ -236,7 +246,7 @@ class BiasGelu(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of x and bias, in one pass over the tokens."""
+        """The gradients of x and bias, in one pass over the tokens."""
         x, bias = ctx.saved_tensors
         rows, width = x.shape
         back = torch.empty_like(x)
@@ -249,18 +259,18 @@ class BiasGelu(torch.autograd.Function):
 
 
 class LinearPass(torch.autograd.Function):
-    """x W' + bias for x (P, D), and x itself for those that read it later: their gradient joins inside the product."""
+    """x Wᵀ + bias for x (P, D), and x for later use: the matrix product of the backward pass adds its gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The products, and x."""
+        """The product, and x."""
         ctx.save_for_backward(x, weight)
         ctx.biased = bias is not None
         return x @ weight.T if bias is None else torch.addmm(bias, x, weight.T), x.view_as(x)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, passed: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of x, weight and bias; that of what was passed on is nobody else's and is added to in place."""
+        """The gradients of x, weight and bias; that of the passed x is changed in place, as nothing else uses it."""
         x, weight = ctx.saved_tensors
         grad = grad.contiguous()
         sums = column_sums(grad).to(grad.dtype) if ctx.biased else None
@@ -268,7 +278,7 @@ class LinearPass(torch.autograd.Function):
 
 
 def column_sums(x: Tensor) -> Tensor:
-    """The sum over tokens: (P, D) to (D)."""
+    """The sum over all tokens: (P, D) to (D)."""
     rows, width = x.shape
     grid = _grid(SUMS, rows, width)
     sums = torch.empty(grid[0], width, device=x.device)
@@ -281,35 +291,8 @@ def _grid(tile: Tile, rows: int, width: int) -> tuple[int, int]:
     return min(triton.cdiv(rows, tile.tokens), max(tile.programs // across, 1)), across
 
 
-def try_kernels() -> None:
-    """Compile and run a kernel."""
-    one = torch.ones(4, 8, device="cuda")
-    AddNorm.apply(one, one, one[0], one[0], one[0], torch.zeros(1, dtype=torch.int64, device="cuda"), 0, 0.1, 1e-12)
-    torch.cuda.synchronize()
-
-
-LOG2_E = 1.4426950408889634
-
-
-class How(NamedTuple):
-    """How a kernel is laid out: tokens that a tile meets at a time, warps of a program, loads under way."""
-
-    span: int
-    warps: int
-    stages: int
-
-
-ATTENTION_FORWARD = How(32, 4, 3)
-
-
-KEYS = How(64, 4, 3)
-
-
-QUERIES = How(32, 4, 3)
-
-
 @triton.jit
-def _forward(
+def _attention_forward(
     qkv, bounds, tiles, seeds, index, out, logs, tiles_count, tokens, scale, dropout,
     heads: tl.constexpr, width: tl.constexpr, tile: tl.constexpr, span: tl.constexpr, drop: tl.constexpr,
 ):  # fmt: skip
@@ -349,7 +332,7 @@ def _forward(
 
 @triton.jit
 def _along(grad, out, sums, tokens, heads: tl.constexpr, width: tl.constexpr, tile: tl.constexpr):
-    """Σ over a head's width of gradient times output, for every token."""
+    """The sum of gradient times output over the width of each head, per token."""
     rows, cols = tl.program_id(0) * tile + tl.arange(0, tile), tl.arange(0, width)
     head = tl.program_id(1)
     inside = (rows < tokens)[:, None]
@@ -446,17 +429,17 @@ def _backward_queries(
 
 
 class PackedAttention(torch.autograd.Function):
-    """Softmax attention inside each document: (P, 3, H, W) to (P, H, W); a seed and an index say what is dropped."""
+    """Softmax attention inside each document: (P, 3, H, W) to (P, H, W); seed `index` decides what is dropped."""
 
     @staticmethod
     def forward(
         ctx: Any, qkv: Tensor, bounds: Tensor, tiles: Tensor, seeds: Tensor, index: int, dropout: float
     ) -> Tensor:
-        """What each token finds."""
+        """The attended values."""
         tokens, _, heads, width = qkv.shape
         out = torch.empty(tokens, heads, width, dtype=qkv.dtype, device=qkv.device)
         logs = torch.empty(heads, tokens, device=qkv.device)
-        _forward[(tiles.shape[1], heads)](
+        _attention_forward[(tiles.shape[1], heads)](
             qkv, bounds, tiles, seeds, index, out, logs, tiles.shape[1], tokens, LOG2_E * width**-0.5,
             dropout, heads, width, TILE, ATTENTION_FORWARD.span, dropout > 0,
             num_warps=ATTENTION_FORWARD.warps, num_stages=ATTENTION_FORWARD.stages,
@@ -467,27 +450,29 @@ class PackedAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradient of queries, keys and values, in one tensor."""
+        """The gradients of queries, keys and values in one tensor."""
         qkv, bounds, tiles, seeds, out, logs = ctx.saved_tensors
         index, dropout = ctx.facts
         tokens, _, heads, width = qkv.shape
         grad, sums, back = grad.contiguous(), torch.empty_like(logs), torch.empty_like(qkv)
         _along[(triton.cdiv(tokens, TILE), heads)](grad, out, sums, tokens, heads, width, TILE, num_warps=4)
-        for kernel, how in ((_backward_keys, KEYS), (_backward_queries, QUERIES)):
+        for kernel, launch in ((_backward_keys, KEYS), (_backward_queries, QUERIES)):
             kernel[(tiles.shape[1], heads)](
                 qkv, bounds, tiles, seeds, index, grad, logs, sums, back, tiles.shape[1], tokens,
-                LOG2_E * width**-0.5, width**-0.5, dropout, heads, width, TILE, how.span, dropout > 0,
-                num_warps=how.warps, num_stages=how.stages,
+                LOG2_E * width**-0.5, width**-0.5, dropout, heads, width, TILE, launch.span, dropout > 0,
+                num_warps=launch.warps, num_stages=launch.stages,
             )  # fmt: skip
         return back, None, None, None, None, None
 
 
-def try_attention() -> None:
-    """Compile and run the kernels, there and back."""
+def try_kernels() -> None:
+    """Compile and run the kernels of both passes; raises if one does not work here."""
+    seeds = torch.zeros(1, dtype=torch.int64, device="cuda")
+    one = torch.ones(4, 8, device="cuda")
+    AddNorm.apply(one, one, one[0], one[0], one[0], seeds, 0, 0.1, 1e-12)
     qkv = torch.ones(64, 3, 2, 32, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     bounds = torch.tensor([0, 40, 64], device="cuda", dtype=torch.int32)
     tiles = torch.tensor([[0, 1], [0, 40]], device="cuda", dtype=torch.int32)
-    seeds = torch.zeros(1, dtype=torch.int64, device="cuda")
-    found = PackedAttention.apply(qkv, bounds, tiles, seeds, 0, 0.1)
-    torch.autograd.grad(found.float().sum(), qkv)
+    attended = PackedAttention.apply(qkv, bounds, tiles, seeds, 0, 0.1)
+    torch.autograd.grad(attended.float().sum(), qkv)
     torch.cuda.synchronize()

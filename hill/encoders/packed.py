@@ -1,11 +1,12 @@
-"""BERT over packed documents: each sees itself alone, no padding is computed, and activations stay in one precision.
+"""The fast path of BERT, RoBERTa, XLM-R and CamemBERT: documents one after the other, without padding.
 
-It reads the weights of a Transformers encoder where they lie. In bf16 they are copied once a pass, all together; the
-residual stream is bf16 too, which halves the memory traffic of autocast, whose normalisations return fp32.
+It uses the weights of the Hugging Face encoder in place, in training and prediction, on CPU and GPU. In bf16 the
+weights are cast once per pass and the residual stream is bf16 too; this halves the memory traffic of autocast, whose
+layer norms return fp32.
 """
 
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Iterator
+from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import pairwise
@@ -14,201 +15,210 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from hill.types import Packed
 
-
-def first_position(encoder: nn.Module) -> int:
-    """The position of the first token: some encoders keep the lowest ones for padding."""
-    config: Any = encoder.config
-    return 2 if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer") else 0
-
-
 PACKABLE = ("bert", "roberta", "xlm-roberta", "camembert")
-"""Encoders that are BERT but for their vocabulary and the number of their first position."""
-
-
-TOKENS = 1024
-"""Tokens that a CPU takes together: more leave its cache."""
-
-
+"""Architectures that differ from BERT only in their vocabulary and in the position of the first token."""
+CPU_TOKENS = 1024
+"""Tokens that a CPU processes at once: the activations of more do not fit its cache."""
 TILE = 64
-"""Tokens that the attention kernels take together."""
+"""Tokens per tile of the attention kernels."""
+GELU_APPROXIMATIONS = {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
+"""Supported activations, and the `approximate` argument of `F.gelu` that computes each."""
 
 
-ACTIVATIONS = {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
-"""How each is approximated."""
+class LayerWeights(NamedTuple):
+    """The weights of one layer; query, key and value are one matrix."""
 
-
-class Layer(NamedTuple):
-    """The weights of one layer, query, key and value in one matrix."""
-
-    attend: Tensor
-    attend_bias: Tensor
-    mix: Tensor
-    mix_bias: Tensor
-    widen: Tensor
-    widen_bias: Tensor
-    narrow: Tensor
-    narrow_bias: Tensor
+    qkv: Tensor
+    qkv_bias: Tensor
+    out: Tensor
+    out_bias: Tensor
+    up: Tensor
+    up_bias: Tensor
+    down: Tensor
+    down_bias: Tensor
     norm1: Tensor
     norm1_bias: Tensor
     norm2: Tensor
     norm2_bias: Tensor
 
 
-class Shape(NamedTuple):
-    """What is not a tensor."""
+class LayerSettings(NamedTuple):
+    """The settings of one layer."""
 
     heads: int
     longest: int
-    number: int
+    layer: int
     dropout: float
     attention_dropout: float
     epsilon: float
     gelu: str
 
 
-class Where(NamedTuple):
-    """Where documents begin and end, the tiles of their tokens, and seeds for what is dropped."""
+class Layout(NamedTuple):
+    """Bounds of the documents, tiles of their tokens (see `list_tiles`), and seeds of the dropouts."""
 
     bounds: Tensor
     tiles: Tensor
     seeds: Tensor
 
 
-LayerFunction = Callable[[Tensor, Layer, Where, Shape], Tensor]
+def first_position(encoder: nn.Module) -> int:
+    """The position of the first token; some encoders reserve the positions up to the id of the padding token."""
+    config: Any = encoder.config
+    kind = getattr(config, "model_type", "")
+    if kind in ("roberta", "xlm-roberta", "camembert", "longformer"):
+        return int(config.pad_token_id) + 1
+    return 2 if kind == "mpnet" else 0
 
 
 def can_pack(encoder: nn.Module) -> bool:
-    """Whether packed documents can be read by this encoder."""
+    """Whether this encoder can read packed batches."""
     config: Any = encoder.config
-    known = config.model_type in PACKABLE and getattr(config, "position_embedding_type", None) in (None, "absolute")
-    return known and not config.is_decoder and config.hidden_act in ACTIVATIONS
+    if getattr(config, "model_type", "") not in PACKABLE:
+        return False
+    absolute = getattr(config, "position_embedding_type", None) in (None, "absolute")
+    return absolute and config.hidden_act in GELU_APPROXIMATIONS and not config.is_decoder
 
 
-def pack(ids: Tensor, mask: Tensor) -> Iterator[Packed]:
-    """The documents of a padded batch (B, T) one after the other, in parts of about as many tokens as a CPU likes."""
-    lengths = mask.sum(dim=1)
-    belongs = (lengths.cumsum(0) - 1) // TOKENS
-    for part in dict.fromkeys(belongs.tolist()):
-        rows = belongs == part
-        own, seen = lengths[rows], mask[rows].bool()
-        documents = torch.arange(len(own)).repeat_interleave(own)
-        bounds = F.pad(own.cumsum(0), (1, 0)).int()
-        places = (seen.cumsum(dim=1) - 1)[seen]
-        yield Packed(ids[rows][seen], places, documents, bounds, len(own), int(own.max()))
+def split(batch: Packed) -> Iterator[Packed]:
+    """Split a packed batch into parts of about `CPU_TOKENS` tokens, without padding documents."""
+    ends = batch.bounds[1 : batch.count + 1]
+    first = 0
+    for count in torch.unique_consecutive((ends - 1) // CPU_TOKENS, return_counts=True)[1].tolist():
+        bounds = batch.bounds[first : first + count + 1]
+        tokens = slice(int(bounds[0]), int(bounds[-1]))
+        yield Packed(
+            batch.ids[tokens],
+            batch.places[tokens],
+            batch.document[tokens] - first,
+            bounds - bounds[0],
+            count,
+            batch.longest,
+        )
+        first += count
 
 
-def packed_states(encoder: nn.Module, batch: Packed, dtype: torch.dtype, layer: LayerFunction) -> Tensor:
-    """The last layer's state of every token: (P, D). `layer` is `packed_layer`, perhaps compiled."""
+def packed_states(encoder: nn.Module, batch: Packed, dtype: torch.dtype, recompute: bool = False) -> Tensor:
+    """The state of every token after the last layer: (P, D).
+
+    With `recompute`, the activations of each layer are computed again in the backward pass, to save memory.
+    """
     config: Any = encoder.config
     training = encoder.training
-    shape = Shape(
+    settings = LayerSettings(
         config.num_attention_heads,
         batch.longest,
         0,
         config.hidden_dropout_prob if training else 0.0,
         config.attention_probs_dropout_prob if training else 0.0,
         config.layer_norm_eps,
-        ACTIVATIONS[config.hidden_act],
+        GELU_APPROXIMATIONS[config.hidden_act],
     )
-    states = _embed(encoder, batch, shape, dtype)
-    seeds = torch.randint(2**31 - 1, (3 * config.num_hidden_layers,), device=states.device)
-    where = Where(batch.bounds, list_tiles(batch.bounds, len(batch.ids)), seeds)
-    for number, weights in enumerate(_layers(encoder, dtype)):
-        states = layer(states, weights, where, shape._replace(number=number))
+    layer: Any = fused_layer if batch.ids.is_cuda and kernels_work() else packed_layer
+    states = _embed(encoder, batch, settings, dtype, layer is fused_layer)
+    n_seeds = 3 * config.num_hidden_layers
+    if training:
+        seeds = torch.randint(2**31 - 1, (n_seeds,), device=states.device)
+    else:  # nothing is dropped, and prediction does not change the random state
+        seeds = torch.zeros(n_seeds, dtype=torch.int64, device=states.device)
+    layout = Layout(batch.bounds, list_tiles(batch.bounds, len(batch.ids)), seeds)
+    layer = partial(checkpoint, layer, use_reentrant=False) if recompute else layer
+    for number, weights in enumerate(_layer_weights(encoder, dtype)):
+        states = layer(states, weights, layout, settings._replace(layer=number))
     return states
 
 
-def packed_layer(states: Tensor, weights: Layer, where: Where, shape: Shape) -> Tensor:
-    """Attention and feed-forward net, each with dropout, residual and normalisation: (P, D) to (P, D)."""
+def packed_layer(states: Tensor, weights: LayerWeights, layout: Layout, settings: LayerSettings) -> Tensor:
+    """Attention and feed-forward net, each with dropout, residual and layer norm: (P, D) to (P, D)."""
     tokens, width = states.shape
-    qkv = F.linear(states, weights.attend, weights.attend_bias).view(tokens, 3, shape.heads, width // shape.heads)
-    attended = F.linear(_attention(qkv, where.bounds, shape).reshape(tokens, width), weights.mix, weights.mix_bias)
-    attended = states + F.dropout(attended, shape.dropout)
-    states = F.layer_norm(attended, (width,), weights.norm1, weights.norm1_bias, shape.epsilon)
-    inner = F.gelu(F.linear(states, weights.widen, weights.widen_bias), approximate=shape.gelu)
-    fed = states + F.dropout(F.linear(inner, weights.narrow, weights.narrow_bias), shape.dropout)
-    return F.layer_norm(fed, (width,), weights.norm2, weights.norm2_bias, shape.epsilon)
+    qkv = F.linear(states, weights.qkv, weights.qkv_bias).view(tokens, 3, settings.heads, width // settings.heads)
+    attended = _attention(qkv, layout.bounds, settings).reshape(tokens, width)
+    attended = states + F.dropout(F.linear(attended, weights.out, weights.out_bias), settings.dropout)
+    states = F.layer_norm(attended, (width,), weights.norm1, weights.norm1_bias, settings.epsilon)
+    inner = F.gelu(F.linear(states, weights.up, weights.up_bias), approximate=settings.gelu)
+    fed = states + F.dropout(F.linear(inner, weights.down, weights.down_bias), settings.dropout)
+    return F.layer_norm(fed, (width,), weights.norm2, weights.norm2_bias, settings.epsilon)
 
 
-def fused_layer(states: Tensor, weights: Layer, where: Where, shape: Shape) -> Tensor:
-    """`packed_layer` with fused kernels, for a GPU and a Triton that compiles them: (P, D) to (P, D)."""
+def fused_layer(states: Tensor, weights: LayerWeights, layout: Layout, settings: LayerSettings) -> Tensor:
+    """`packed_layer` with the fused kernels of `hill.encoders.kernels`: (P, D) to (P, D)."""
     kernels, (tokens, width) = _kernels(), states.shape
-    qkv, states = kernels.LinearPass.apply(states, weights.attend, weights.attend_bias)
-    qkv = qkv.view(tokens, 3, shape.heads, width // shape.heads)
-    first = 3 * shape.number
-    attended = kernels.PackedAttention.apply(qkv, *where, first, shape.attention_dropout).view(tokens, width)
-    norm = (weights.norm1, weights.norm1_bias, where.seeds, first + 1, shape.dropout, shape.epsilon)
-    states = kernels.AddNorm.apply(states, attended @ weights.mix.T, weights.mix_bias, *norm)
-    wide, states = kernels.LinearPass.apply(states, weights.widen, None)
-    inner = kernels.BiasGelu.apply(wide, weights.widen_bias, shape.gelu)
-    norm = (weights.norm2, weights.norm2_bias, where.seeds, first + 2, shape.dropout, shape.epsilon)
-    fed: Tensor = kernels.AddNorm.apply(states, inner @ weights.narrow.T, weights.narrow_bias, *norm)
+    qkv, states = kernels.LinearPass.apply(states, weights.qkv, weights.qkv_bias)
+    qkv = qkv.view(tokens, 3, settings.heads, width // settings.heads)
+    seed = 3 * settings.layer
+    attended = kernels.PackedAttention.apply(qkv, *layout, seed, settings.attention_dropout).view(tokens, width)
+    norm = (weights.norm1, weights.norm1_bias, layout.seeds, seed + 1, settings.dropout, settings.epsilon)
+    states = kernels.AddNorm.apply(states, attended @ weights.out.T, weights.out_bias, *norm)
+    wide, states = kernels.LinearPass.apply(states, weights.up, None)
+    inner = kernels.BiasGelu.apply(wide, weights.up_bias, settings.gelu)
+    norm = (weights.norm2, weights.norm2_bias, layout.seeds, seed + 2, settings.dropout, settings.epsilon)
+    fed: Tensor = kernels.AddNorm.apply(states, inner @ weights.down.T, weights.down_bias, *norm)
     return fed
 
 
 def list_tiles(bounds: Tensor, tokens: int) -> Tensor:
-    """Document and first token of every tile (2, tiles), -1 where there is none; nothing here waits for the device."""
-    blocks = (bounds.diff() + TILE - 1) // TILE
-    last = blocks.cumsum(0)
-    number = torch.arange(tokens // TILE + len(blocks), device=bounds.device)
-    document = torch.searchsorted(last, number, right=True)
-    known = document < len(blocks)
-    document = document.clamp(max=len(blocks) - 1)
-    first = bounds[document] + (number - (last - blocks)[document]) * TILE
-    return torch.where(known, torch.stack([document, first]), -1).int()
+    """The document and the first token of every tile (2, tiles), -1 for unused tiles; never waits for the device."""
+    tiles = (bounds.diff() + TILE - 1) // TILE  # per document
+    ends = tiles.cumsum(0)
+    index = torch.arange(tokens // TILE + len(tiles), device=bounds.device)
+    document = torch.searchsorted(ends, index, right=True)
+    used = document < len(tiles)
+    document = document.clamp(max=len(tiles) - 1)
+    first = bounds[document] + (index - (ends - tiles)[document]) * TILE
+    return torch.where(used, torch.stack([document, first]), -1).int()
 
 
 @cache
-def best_layer() -> LayerFunction:
-    """The fastest layer that this machine can compute: Triton also needs a C compiler and Python's headers."""
+def kernels_work() -> bool:
+    """Whether the fused kernels compile and run here: Triton also needs a C compiler and the headers of Python."""
     if not torch.cuda.is_available() or find_spec("triton") is None:
-        return packed_layer
+        return False
     try:
-        _kernels().try_kernels()
-        _kernels().try_attention()
-    except Exception:  # whatever the compiler says, the other layer computes the same
-        return packed_layer
-    return fused_layer
+        with torch.inference_mode(False), torch.enable_grad():
+            _kernels().try_kernels()
+    except Exception:  # compilers raise many types, and `packed_layer` computes the same
+        return False
+    return True
 
 
 @cache
 def _kernels() -> Any:
-    return import_module("hill.encoders.kernels")
+    return import_module("hill.encoders.kernels")  # needs Triton, so it cannot be imported above
 
 
-def _embed(encoder: Any, batch: Packed, shape: Shape, dtype: torch.dtype) -> Tensor:
+def _embed(encoder: Any, batch: Packed, settings: LayerSettings, dtype: torch.dtype, fused: bool) -> Tensor:
     part = encoder.embeddings
-    words, kinds = part.word_embeddings(batch.ids), part.token_type_embeddings.weight[0]
-    places, norm = part.position_embeddings(batch.places + first_position(encoder)), part.LayerNorm
-    if dtype != torch.float32 and best_layer() is fused_layer:
-        rest = (batch.bounds, 0, 0.0, shape.epsilon)  # nothing is dropped, so no seed is read
-        states = _kernels().AddNorm.apply(places.to(dtype), words.to(dtype), kinds, norm.weight, norm.bias, *rest)
+    words, types = part.word_embeddings(batch.ids), part.token_type_embeddings.weight[0]
+    positions, norm = part.position_embeddings(batch.places + first_position(encoder)), part.LayerNorm
+    if fused and dtype != torch.float32:
+        rest = (batch.bounds, 0, 0.0, settings.epsilon)  # without dropout the seeds, here bounds, are not read
+        states = _kernels().AddNorm.apply(positions.to(dtype), words.to(dtype), types, norm.weight, norm.bias, *rest)
     else:
-        states = norm(words + kinds + places)
-    return F.dropout(states, shape.dropout).to(dtype)
+        states = norm(words + types + positions)
+    return F.dropout(states, settings.dropout).to(dtype)
 
 
-def _layers(encoder: Any, dtype: torch.dtype) -> list[Layer]:
-    """The weights of all layers, in the precision that they are multiplied in."""
-    found: list[Tensor] = []
+def _layer_weights(encoder: Any, dtype: torch.dtype) -> list[LayerWeights]:
+    """The weights of all layers in this precision."""
+    weights: list[Tensor] = []
     for layer in encoder.encoder.layer:
         attention = layer.attention.self
-        together = (attention.query, attention.key, attention.value)
-        found += [part.weight for part in together] + [part.bias for part in together]
-        for part in (layer.attention.output.dense, layer.intermediate.dense, layer.output.dense):
-            found += [part.weight, part.bias]
-        for part in (layer.attention.output.LayerNorm, layer.output.LayerNorm):
-            found += [part.weight, part.bias]
-    cast = found if dtype == torch.float32 else _Cast.apply(dtype, *found)  # type: ignore[no-untyped-call]
-    each = [cast[i : i + 16] for i in range(0, len(cast), 16)]
-    return [Layer(torch.cat(of[:3]), torch.cat(of[3:6]), *of[6:]) for of in each]
+        qkv = (attention.query, attention.key, attention.value)
+        weights += [part.weight for part in qkv] + [part.bias for part in qkv]
+        linear = (layer.attention.output.dense, layer.intermediate.dense, layer.output.dense)
+        for part in (*linear, layer.attention.output.LayerNorm, layer.output.LayerNorm):
+            weights += [part.weight, part.bias]
+    cast = weights if dtype == torch.float32 else _Cast.apply(dtype, *weights)  # type: ignore[no-untyped-call]
+    layers = [cast[i : i + 16] for i in range(0, len(cast), 16)]
+    return [LayerWeights(torch.cat(layer[:3]), torch.cat(layer[3:6]), *layer[6:]) for layer in layers]
 
 
 class _Cast(torch.autograd.Function):
-    """Many tensors to another precision at once, and their gradients back."""
+    """Casts many tensors to another precision in one call, and their gradients back."""
 
     @staticmethod
     def forward(ctx: Any, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -218,23 +228,24 @@ class _Cast(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        back = [torch.empty_like(gradient, dtype=torch.float32) for gradient in gradients]
-        torch._foreach_copy_(back, list(gradients))
-        return None, *back
+        cast = [torch.empty_like(gradient, dtype=torch.float32) for gradient in gradients]
+        torch._foreach_copy_(cast, list(gradients))
+        return None, *cast
 
 
-def _attention(qkv: Tensor, bounds: Tensor, shape: Shape) -> Tensor:
+def _attention(qkv: Tensor, bounds: Tensor, settings: LayerSettings) -> Tensor:
     """Softmax attention inside each document: (P, 3, H, W) to (P, H, W)."""
     query, key, value = qkv.unbind(1)
     if qkv.is_cuda:
-        # the kernel behind torch.nn.attention.varlen, which has no dropout of its own
-        found: Tensor = torch.ops.aten._flash_attention_forward(
-            query, key, value, bounds, bounds, shape.longest, shape.longest, shape.attention_dropout, False, False
+        # the kernel of torch.nn.attention.varlen, which does not offer dropout
+        attended: Tensor = torch.ops.aten._flash_attention_forward(
+            *(query, key, value, bounds, bounds, settings.longest, settings.longest),
+            *(settings.attention_dropout, False, False),
         )[0]
-        return found
+        return attended
     query, key, value = (part.transpose(0, 1) for part in (query, key, value))  # (H, P, W)
-    each = [
-        F.scaled_dot_product_attention(query[:, a:b], key[:, a:b], value[:, a:b], dropout_p=shape.attention_dropout)
+    documents = [
+        F.scaled_dot_product_attention(query[:, a:b], key[:, a:b], value[:, a:b], dropout_p=settings.attention_dropout)
         for a, b in pairwise(bounds.tolist())
     ]
-    return torch.cat(each, dim=1).transpose(0, 1)
+    return torch.cat(documents, dim=1).transpose(0, 1)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from hill.data import Documents
 from hill.data.tokens import Tokens
 from hill.encoders import RCNN, TextEncoder, Transformer
-from hill.encoders.rcnn import learn_words, read_vectors, set_vectors
+from hill.encoders.rcnn import MIN_WORD_COUNT, learn_words, read_vectors, set_vectors
 from hill.encoders.tfidf import Bag
 from hill.encoders.transformer import empty_encoder, load_pretrained
 from hill.errors import ConfigError
@@ -257,29 +257,18 @@ class TextConfig(ModelConfig):
     """rcnn: a file of word vectors, a word and its numbers a line (GloVe, word2vec); else they start at random."""
     vocabulary: int = 50_000
     """rcnn: most words."""
-    word_count: int = 2
-    """rcnn: how often a word must occur in the training documents to be known."""
     word_width: int = 300
     """rcnn: width of a word's vector."""
-    word_dropout: float = 0.5
-    """rcnn: dropout on word vectors."""
     gru_width: int = 64
     """rcnn: width of the GRU, each direction."""
-    gru_layers: int = 1
-    """rcnn: layers of the GRU."""
     filters: int = 100
     """rcnn: filters of each of the kernels 2, 3 and 4."""
-    top: int = 1
-    """rcnn: how many of the largest values over time a filter gives."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("word_width", "gru_width", "filters", "top"):
+        for name in ("word_width", "gru_width", "filters"):
             within(getattr(self, name), 1, WIDEST, f"model.{name}")
-        within(self.gru_layers, 1, MOST_LAYERS, "model.gru_layers")
-        check_at_least(self.word_count, 1, "model.word_count")
         check_at_least(self.vocabulary, 3, "model.vocabulary")
-        within(self.word_dropout, 0, 1, "model.word_dropout")
 
 
 @dataclass(frozen=True)
@@ -288,13 +277,10 @@ class FamilyConfig(TextConfig):
 
     recursive: float = 1e-6
     """Weight of the recursive regularisation, which draws a label's row of the head to that of its parent."""
-    logit_dropout: float = 0.0
-    """Dropout on the logits; the released code of HiAGM has 0.5."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least(self.recursive, 0, "model.recursive")
-        within(self.logit_dropout, 0, 1, "model.logit_dropout")
 
 
 GCN_AXES = {
@@ -308,23 +294,20 @@ LSTM_AXES = {"up.weight": "E", "down.weight": "E"}
 
 
 class FamilyHead(nn.Linear):
-    """A linear head with HiAGM's habits: dropout on logits, and a regularisation along the taxonomy's edges."""
+    """A linear head (B, D) to (B, L) with HiAGM's regularisation along the edges of the taxonomy.
+
+    The released code also applies dropout 0.5 to the logits.
+    """
 
     child: Tensor
     parent: Tensor
 
     def __init__(self, width: int, taxonomy: Taxonomy, config: FamilyConfig) -> None:
         super().__init__(width, len(taxonomy))
-        self.dropout = nn.Dropout(config.logit_dropout)
         self.recursive = config.recursive
         child, parent = (torch.from_numpy(ends.copy()) for ends in taxonomy.edge_array.T)
         self.register_buffer("child", child, persistent=False)
         self.register_buffer("parent", parent, persistent=False)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Features (B, D) to logits (B, L)."""
-        logits: Tensor = self.dropout(super().forward(features))
-        return logits
 
     def regularisation(self) -> dict[str, Tensor]:
         """Σ over edges ½‖w_parent - w_child‖², weighted, as a part of the loss; none where the weight is 0."""
@@ -389,7 +372,7 @@ def copy_text(old: TextEncoder, config: ModelConfig, tokenizer: Tokenizer) -> Te
 
 def _start_rcnn(config: Any, texts: Sequence[str]) -> tuple[TextEncoder, Tokenizer]:
     vectors = read_vectors(Path(config.vectors)) if config.vectors else {}
-    tokenizer = learn_words(texts, config.vocabulary, config.word_count, list(vectors))
+    tokenizer = learn_words(texts, config.vocabulary, MIN_WORD_COUNT, list(vectors))
     text = _rcnn(config, tokenizer)
     if vectors:
         set_vectors(text.words.weight, tokenizer, vectors)
@@ -397,7 +380,7 @@ def _start_rcnn(config: Any, texts: Sequence[str]) -> tuple[TextEncoder, Tokeniz
 
 
 def _start_words(config: Any, texts: Sequence[str]) -> tuple[TextEncoder, Tokenizer]:
-    tokenizer = learn_words(texts, config.vocabulary, least=1)
+    tokenizer = learn_words(texts, config.vocabulary, min_count=1)
     return _bag(config, tokenizer), tokenizer
 
 
@@ -406,13 +389,4 @@ def _bag(config: Any, tokenizer: Tokenizer) -> Bag:
 
 
 def _rcnn(config: Any, tokenizer: Tokenizer) -> RCNN:
-    return RCNN(
-        tokenizer.get_vocab_size(),
-        config.word_width,
-        config.gru_width,
-        config.gru_layers,
-        config.filters,
-        config.top,
-        config.word_dropout,
-        config.dropout,
-    )
+    return RCNN(tokenizer.get_vocab_size(), config.word_width, config.gru_width, config.filters, config.dropout)

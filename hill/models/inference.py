@@ -47,8 +47,8 @@ class Inference:
 
     @property
     def packed(self) -> bool:
-        """Whether batches are packed instead of padded: on a GPU, in bf16, for models that only need text vectors."""
-        return self.device.type == "cuda" and self.bf16 and self.model.by_vector and self.model.text.packs
+        """Whether batches are packed instead of padded: if the model only needs text vectors, on a GPU also bf16."""
+        return self.model.by_vector and self.model.text.packs and (self.bf16 or self.device.type == "cpu")
 
     def autocast(self) -> AbstractContextManager[object]:
         """Mixed precision, if configured; for forward passes only."""
@@ -101,7 +101,9 @@ class Inference:
                 yield documents, to_device(collate(tokens, None, self.shard(documents), pad), self.device)
             return
         resident = DeviceDocuments(tokens, None, pad, self.device)
-        for documents in reading_order(tokens.lengths, 0, BATCH_TOKENS * self.n_shards):
+        on_gpu = self.device.type == "cuda"
+        size, budget = (0, BATCH_TOKENS) if on_gpu else (BATCH_SIZE, 0)
+        for documents in reading_order(tokens.lengths, size * self.n_shards, budget * self.n_shards):
             shard = self.shard(documents)
             yield documents, resident.packed(move(torch.from_numpy(shard), self.device), resident.size(shard))
 

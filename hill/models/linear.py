@@ -211,7 +211,7 @@ class Linear(HTCModel):
     def __init__(self, text: Bag, taxonomy: Taxonomy, config: LinearConfig, assets: Mapping[str, Any]) -> None:
         super().__init__(text, taxonomy, config, assets)
         ngrams, labels = assets[NGRAMS_FILE], len(taxonomy)
-        text.know(torch.tensor(ngrams["keys"]), torch.tensor(ngrams["counts"]), ngrams["documents"])
+        text.set_features(torch.tensor(ngrams["keys"]), torch.tensor(ngrams["counts"]), ngrams["documents"])
         self._edges = taxonomy.edge_array
         self.head = SparseHead(text.width, labels) if labels > MANY_LABELS else _dense_head(text.width, labels)
         self.bias = nn.Parameter(torch.zeros(labels))

@@ -36,8 +36,15 @@ from hill.taxonomy.readers import taxonomy_document
 MODEL_FORMAT = "hill-model"
 MODEL_VERSION = 1
 WEIGHTS = "model.safetensors"
-REMOVED_SETTINGS: Groups = {"model": {"leaves": "none"}, "train": {"compile": False}}
-"""Settings of earlier versions, with the value that means "not used"."""
+REMOVED_SETTINGS: Groups = {
+    "model": {
+        "leaves": "none",
+        **{"word_count": 2, "word_dropout": 0.5, "gru_layers": 1, "top": 1},
+        **{"logit_dropout": 0.0, "heads": 0, "keep_temperature": 1.0},
+    },
+    "train": {"compile": False},
+}
+"""Settings of earlier versions, with the value that was made permanent."""
 
 
 @dataclass(frozen=True)

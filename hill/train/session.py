@@ -9,7 +9,6 @@ import math
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ import torch.distributed as dist
 from scipy.sparse import csr_array
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
-from torch.utils.checkpoint import checkpoint
 
 from hill.data.batches import DeviceDocuments, collate, move, to_device, training_order
 from hill.data.tokens import Tokens
@@ -128,20 +126,16 @@ class Session:
         self.device = self.context.device or self.device
         kind = Inference if self.context.world_size == 1 else DistributedInference
         self.inference = kind(self.model, self.device, self.config.inference_precision)
-        on_cpu, packed = self.device.type == "cpu", self.inference.packed
-        self._set_up_encoder(on_cpu, packed)
+        on_cpu, text = self.device.type == "cpu", self.model.text
+        if self.config.plain:
+            text.packs = False
+        packed = self.inference.packed
+        if isinstance(text, Transformer) and self.config.recompute:
+            text.recompute = packed
+            if not packed:
+                text.encoder.gradient_checkpointing_enable()  # type: ignore[operator]
         self.guard = NonFiniteGuard(self.config.skip_nonfinite, 1 if on_cpu else CHECK_INTERVAL)
         self.optimiser = make_optimiser(self.model, self.config, packed and not on_cpu)
-
-    def _set_up_encoder(self, on_cpu: bool, packed: bool) -> None:
-        text: Any = self.model.text
-        if not isinstance(text, Transformer):
-            return
-        text.unpadded = on_cpu and not self.config.plain and not self.config.recompute
-        if self.config.recompute and packed:
-            text.packed_layer = partial(checkpoint, text.packed_layer, use_reentrant=False)
-        elif self.config.recompute:
-            text.encoder.gradient_checkpointing_enable()  # type: ignore[operator]
 
 
 @dataclass(frozen=True)

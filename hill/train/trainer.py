@@ -135,7 +135,8 @@ def make_steps(session: Session, data: Split) -> StepRunner:
     if not session.inference.packed:
         return StepRunner(session, data)
     config = session.config
-    graphed = config.accumulate == 1 and not config.recompute and session.context.world_size == 1
+    one_batch = config.accumulate == 1 and session.context.world_size == 1
+    graphed = one_batch and not config.recompute and session.device.type == "cuda"
     return (GraphedSteps if graphed else PackedSteps)(session, data)
 
 

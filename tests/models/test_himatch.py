@@ -26,7 +26,7 @@ from tests.conftest import animals_taxonomy, random_taxonomy, toy_documents
 from tests.made import Made, blank_model, make_model
 
 SMALL = {"node_width": 10, "joint_width": 12}
-RCNN = {"text": "rcnn", "word_width": 6, "gru_width": 4, "filters": 3, "word_count": 1}
+RCNN = {"text": "rcnn", "word_width": 6, "gru_width": 4, "filters": 3}
 
 
 @pytest.fixture

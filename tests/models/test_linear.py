@@ -173,7 +173,7 @@ def test_documents_are_counted_however_they_are_cut(monkeypatch: pytest.MonkeyPa
     batches = [torch.randint(-1, 30, (5, 12), generator=draw) for _ in range(6)]
     expected = Counter(key for batch in batches for row in batch.tolist() for key in set(row) - {-1})
     for pending in (10, 100, 10_000):
-        monkeypatch.setattr(bag, "PENDING", pending)
+        monkeypatch.setattr(bag, "MAX_PENDING", pending)
         keys, counts = count_documents(batches)
         assert keys.tolist() == sorted(expected)
         assert dict(zip(keys.tolist(), counts.tolist(), strict=True)) == expected
