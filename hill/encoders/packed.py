@@ -91,14 +91,8 @@ def split(batch: Packed) -> Iterator[Packed]:
     for count in torch.unique_consecutive((ends - 1) // CPU_TOKENS, return_counts=True)[1].tolist():
         bounds = batch.bounds[first : first + count + 1]
         tokens = slice(int(bounds[0]), int(bounds[-1]))
-        yield Packed(
-            batch.ids[tokens],
-            batch.places[tokens],
-            batch.document[tokens] - first,
-            bounds - bounds[0],
-            count,
-            batch.longest,
-        )
+        ids, places, document = batch.ids[tokens], batch.places[tokens], batch.document[tokens] - first
+        yield Packed(ids, places, document, bounds - bounds[0], count, batch.longest)
         first += count
 
 
@@ -109,22 +103,14 @@ def packed_states(encoder: nn.Module, batch: Packed, dtype: torch.dtype, recompu
     """
     config: Any = encoder.config
     training = encoder.training
-    settings = LayerSettings(
-        config.num_attention_heads,
-        batch.longest,
-        0,
-        config.hidden_dropout_prob if training else 0.0,
-        config.attention_probs_dropout_prob if training else 0.0,
-        config.layer_norm_eps,
-        GELU_APPROXIMATIONS[config.hidden_act],
-    )
+    dropouts = (config.hidden_dropout_prob, config.attention_probs_dropout_prob) if training else (0.0, 0.0)
+    gelu = GELU_APPROXIMATIONS[config.hidden_act]
+    settings = LayerSettings(config.num_attention_heads, batch.longest, 0, *dropouts, config.layer_norm_eps, gelu)
     layer: Any = fused_layer if batch.ids.is_cuda and kernels_work() else packed_layer
     states = _embed(encoder, batch, settings, dtype, layer is fused_layer)
-    n_seeds = 3 * config.num_hidden_layers
-    if training:
-        seeds = torch.randint(2**31 - 1, (n_seeds,), device=states.device)
-    else:  # nothing is dropped, and prediction does not change the random state
-        seeds = torch.zeros(n_seeds, dtype=torch.int64, device=states.device)
+    seeds = torch.zeros(3 * config.num_hidden_layers, dtype=torch.int64, device=states.device)
+    if training:  # prediction drops nothing and does not change the random state
+        seeds.random_(2**31 - 1)
     layout = Layout(batch.bounds, list_tiles(batch.bounds, len(batch.ids)), seeds)
     layer = partial(checkpoint, layer, use_reentrant=False) if recompute else layer
     for number, weights in enumerate(_layer_weights(encoder, dtype)):

@@ -58,9 +58,7 @@ class TextRCNN(VectorModel):
 
     Config: ClassVar[type[ModelConfig]] = TextRCNNConfig
 
-    def __init__(
-        self, text: TextEncoder, taxonomy: Taxonomy, config: TextRCNNConfig, assets: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, text: TextEncoder, taxonomy: Taxonomy, config: FamilyConfig, assets: Mapping[str, Any]) -> None:
         super().__init__(text, taxonomy, config, assets)
         self.head = FamilyHead(text.width, taxonomy, config)
 

@@ -7,7 +7,7 @@ Classification, ACL 2022. A Graphormer over the taxonomy selects these tokens, i
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ from hill.models.base import MOST_LAYERS, HTCModel, ModelConfig, total
 from hill.models.layers import initialise, nt_xent
 from hill.settings import check_at_least, within
 from hill.taxonomy import Taxonomy
-from hill.types import Batch, IntArray, Output
+from hill.types import Batch, FloatArray, IntArray, Output
 
 Int32Array = npt.NDArray[np.int32]
 TOKENS_FILE = "label_tokens.json"
@@ -38,8 +38,7 @@ EPSILON = 1e-12
 """Of the layer norms, as in BERT."""
 
 
-@dataclass(frozen=True)
-class NodePaths:
+class NodePaths(NamedTuple):
     """The paths between any two of L nodes: up from both to their lowest common ancestor, which is not on the path.
 
     A path has two halves, one from each node up to the ancestor. There are only as many halves as pairs of a node and
@@ -61,7 +60,7 @@ def find_paths(edges: IntArray, count: int) -> NodePaths:
     child, parent = np.concatenate([child, roots]), np.concatenate([parent, np.full(len(roots), count)])
     down = csr_array((np.ones(len(child)), (parent, child)), shape=(count + 1, count + 1))
     steps, above = shortest_path(down, method="D", unweighted=True, return_predecessors=True)
-    distance, ancestor = _common_ancestors(np.isfinite(steps), steps == 1)
+    distance, ancestor = _common_ancestors(steps)
     tops, bottoms = np.nonzero(np.isfinite(steps[:, :count]))
     index = np.zeros((count + 1, count), dtype=np.int32)
     index[tops, bottoms] = np.arange(len(tops))
@@ -73,19 +72,16 @@ def find_paths(edges: IntArray, count: int) -> NodePaths:
     return NodePaths(distance, half_path, np.stack(nodes, axis=1).astype(np.int32))
 
 
-def _common_ancestors(
-    is_above: npt.NDArray[np.bool_], is_parent: npt.NDArray[np.bool_]
-) -> tuple[Int32Array, Int32Array]:
-    """Distance and lowest common ancestor of any two nodes (L, L); the last row of the arguments is the virtual root.
+def _common_ancestors(steps: FloatArray) -> tuple[Int32Array, Int32Array]:
+    """Distance and lowest common ancestor of any two nodes (L, L), given steps down (L + 1, L + 1) with the root last.
 
     Nodes are added after their parents, which have fewer ancestors. A new node is above none of those before it, so its
     path to one of them is one step longer than that of its nearest parent, with the same ancestor.
     """
-    order = np.argsort(is_above.sum(axis=0), kind="stable")
-    distance = np.zeros(is_above.shape, dtype=np.int32)
-    ancestor = np.diag(np.arange(len(is_above), dtype=np.int32))
+    order = np.argsort(np.isfinite(steps).sum(axis=0), kind="stable")
+    distance, ancestor = np.zeros(steps.shape, dtype=np.int32), np.diag(np.arange(len(steps), dtype=np.int32))
     for place, node in enumerate(order[1:], start=1):
-        before, parents = order[:place], np.flatnonzero(is_parent[:, node])
+        before, parents = order[:place], np.flatnonzero(steps[:, node] == 1)
         nearest = parents[distance[np.ix_(parents, before)].argmin(axis=0)]
         distance[node, before] = distance[before, node] = distance[nearest, before] + 1
         ancestor[node, before] = ancestor[before, node] = ancestor[nearest, before]
@@ -272,9 +268,8 @@ class HGCLR(HTCModel):
         initialise(self.head)
         initialise(self.view)
         names = [torch.tensor(ids, dtype=torch.long) for ids in assets[TOKENS_FILE]]
-        masks = [torch.ones_like(ids) for ids in names]
-        self.register_buffer("name_ids", pad_sequence(names, batch_first=True), persistent=False)
-        self.register_buffer("name_mask", pad_sequence(masks, batch_first=True), persistent=False)
+        for name, rows in (("name_ids", names), ("name_mask", [torch.ones_like(ids) for ids in names])):
+            self.register_buffer(name, pad_sequence(rows, batch_first=True), persistent=False)
 
     @property
     def _encoder(self) -> Any:

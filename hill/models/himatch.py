@@ -7,7 +7,7 @@ are those of HiAGM's text propagation; in training, labels described by words ar
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -42,9 +42,6 @@ CHUNK = 256
 """Labels that are described at once."""
 PARENT_MARGIN = 0.01
 """Squared distance to the parent of its label that costs a document nothing."""
-
-
-# Descriptions of labels
 
 
 def best_words(documents: Documents, count: int) -> list[list[str]]:
@@ -82,21 +79,6 @@ def _tfidf(texts: Sequence[str]) -> tuple[list[str], Any]:
     return words, table
 
 
-# Matching
-
-
-class Drawn(NamedTuple):
-    """Labels to compare each document with (B), and whether there is one (B)."""
-
-    label: Tensor
-    parent: Tensor
-    sibling: Tensor
-    other: Tensor
-    has_label: Tensor
-    has_sibling: Tensor
-    has_other: Tensor
-
-
 class Draw(nn.Module):
     """Draws per document one of its labels, a parent and a sibling of that label, and a label that it does not have.
 
@@ -112,20 +94,21 @@ class Draw(nn.Module):
         self.register_buffer("child", torch.cat([child, roots]), persistent=False)
         self.register_buffer("parent", torch.cat([parent, torch.full_like(roots, labels)]), persistent=False)
 
-    def forward(self, gold: Tensor) -> Drawn:
-        """Draw from the labels of each document (B, L), all choices equally likely."""
+    def forward(self, gold: Tensor) -> tuple[Tensor, Tensor]:
+        """Labels of documents (B, L) to label, parent, sibling and other (4, B), and whether each exists (4, B)."""
         label, has_label = _pick(gold)
         parents = _ends(self.parent, self.child == label[:, None], self.virtual_root + 1)  # (B, L + 1)
         siblings = _ends(self.child, parents[:, self.parent], self.virtual_root)  # (B, L)
-        parent, _ = _pick(parents)
+        parent, has_parent = _pick(parents)
         sibling, has_sibling = _pick(siblings & ~gold)
         other, has_other = _pick(~gold)
         parent = torch.where(parent == self.virtual_root, label, parent)
-        return Drawn(label, parent, sibling, other, has_label, has_label & has_sibling, has_label & has_other)
+        exists = torch.stack([has_label, has_parent, has_sibling, has_other]) & has_label
+        return torch.stack([label, parent, sibling, other]), exists
 
 
 def _pick(allowed: Tensor) -> tuple[Tensor, Tensor]:
-    """A random allowed column per row, and whether there is any: (B, L) to (B), (B)."""
+    """A random allowed column per row, all equally likely, and whether there is any: (B, L) to (B), (B)."""
     chance, column = torch.rand(allowed.shape, device=allowed.device).masked_fill(~allowed, -1.0).max(dim=1)
     return column, chance >= 0
 
@@ -136,19 +119,13 @@ def _ends(ends: Tensor, edges: Tensor, nodes: int) -> Tensor:
     return counts.index_add(1, ends, edges.to(counts.dtype)) > 0
 
 
-def matching(text: Tensor, labels: Tensor, drawn: Drawn, margin: float) -> tuple[Tensor, Tensor]:
+def matching(text: Tensor, labels: Tensor, drawn: Tensor, exists: Tensor, margin: float) -> tuple[Tensor, Tensor]:
     """L_joint and L_match of texts (B, J) and labels (L, J), each term averaged over the documents that have it."""
-
-    def mean(values: Tensor, counted: Tensor) -> Tensor:
-        return (values * counted).sum() / counted.sum().clamp(min=1)
-
-    own, parent, sibling, other = ((text - labels[drawn[i]]).square().mean(dim=1) for i in range(4))  # (B)
-    joint = mean(own, drawn.has_label) + mean(F.relu(parent - PARENT_MARGIN / text.shape[1]), drawn.has_label)
-    match = mean(F.relu(own - sibling + margin / 2), drawn.has_sibling)
-    return joint, match + mean(F.relu(own - other + margin), drawn.has_other)
-
-
-# The model
+    own, parent, sibling, other = (text - labels[drawn]).square().mean(dim=2)  # (B) each
+    near = F.relu(parent - PARENT_MARGIN / text.shape[1])
+    terms = torch.stack([own, near, F.relu(own - sibling + margin / 2), F.relu(own - other + margin)])
+    means = (terms * exists).sum(dim=1) / exists.sum(dim=1).clamp(min=1)
+    return means[:2].sum(), means[2:].sum()
 
 
 @dataclass(frozen=True)
@@ -252,7 +229,8 @@ class HiMatch(HTCModel):
         text = self.text_view(nodes).float()  # (B, J)
         if self.text.pretrained:
             labels, text = F.normalize(labels, dim=1), F.normalize(text, dim=1)
-        joint, match = matching(text, labels, self.draw(gold.bool()), self.config.margin)
+        drawn, exists = self.draw(gold.bool())
+        joint, match = matching(text, labels, drawn, exists, self.config.margin)
         return {"joint": self.config.joint * joint, "match": self.config.match * match}
 
 

@@ -109,11 +109,11 @@ class Leaves(nn.Module):
 
     def read(self, features: Tensor, readout: str) -> Tensor:
         """The readout of all leaves, without building them: (B, H) to (B, H)."""
-        if readout == "max":
-            best = self._argmax(features)
-            return self.slope[best] * features + self.offset[best]
-        count = len(self.slope) if readout == "mean" else 1
-        return (self.slope.sum() * features + self.offset.sum()) / count
+        if readout != "max":
+            count = len(self.slope) if readout == "mean" else 1
+            return (self.slope.sum() * features + self.offset.sum()) / count
+        best = self._argmax(features)
+        return self.slope[best] * features + self.offset[best]
 
     @torch.no_grad()
     def _argmax(self, features: Tensor) -> Tensor:

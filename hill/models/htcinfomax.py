@@ -38,8 +38,7 @@ class PairDiscriminator(nn.Module):
     """Tells whether a text and the mean vector of some labels belong together.
 
     Two convolutions over the token states (B, T, S), their mean over time (B, H), joined with the labels (B, S), then
-    three linear layers. Different from the released code: the convolutions are padded by 1 and do not read the padding
-    of the batch, so neither short documents nor the other documents of the batch make a difference.
+    three linear layers. Unlike the released code, the convolutions are padded by 1 and ignore the padding of the batch.
     """
 
     def __init__(self, width: int, hidden: int = 512) -> None:
@@ -163,8 +162,7 @@ class HTCInfoMax(HTCModel):
     def information_losses(self, vectors: Tensor, states: Tensor, mask: Tensor, gold: Tensor) -> dict[str, Tensor]:
         """F · pair loss and (1 - F) · prior loss, where F between 0 and 1 is learned.
 
-        Label vectors (L, S), token states (B, T, S), gold labels (B, L). The labels of a document are the mean of their
-        vectors, 0 if it has none.
+        Label vectors (L, S), token states (B, T, S), gold labels (B, L).
         """
         mean = gold.to(vectors.dtype) @ vectors / gold.sum(dim=1, keepdim=True).clamp(min=1)  # (B, S)
         text = mean_state(states, mask).mean(dim=0)  # (S)

@@ -8,7 +8,7 @@ DiSMEC (Babbar and Schölkopf, WSDM 2017).
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -120,16 +120,10 @@ class SparseHead(nn.Module):
         super()._load_from_state_dict(state, prefix, *rest)
 
 
-class Sample(NamedTuple):
-    """The documents that the machine of a label is fitted on, those with the label first, and their weights."""
-
-    documents: IntArray
-    gold: BoolArray
-    weight: FloatArray
-
-
-def sample_documents(labels: csc_array[Any], edges: IntArray, seed: int) -> Iterator[Sample]:
-    """Yield for each label its documents and a sample of the others, weighted to represent all of them.
+def sample_documents(
+    labels: csc_array[Any], edges: IntArray, seed: int
+) -> Iterator[tuple[IntArray, IntArray, FloatArray]]:
+    """Yield per label its documents, a sample of the others, and weights of both that make the sample represent all.
 
     Labels are (documents, L), edges rows (child, parent). Documents of a parent of the label, which are hard to
     distinguish, and all others are sampled separately, at most `MAX_NEGATIVES` of each.
@@ -148,11 +142,9 @@ def sample_documents(labels: csc_array[Any], edges: IntArray, seed: int) -> Iter
             far = far if len(far) <= MAX_NEGATIVES else generator.choice(far, MAX_NEGATIVES, replace=False)
         else:  # without a list of all documents
             far = np.setdiff1d(np.unique(generator.integers(0, count, MAX_NEGATIVES)), known)
-        sizes = len(own), len(near_sample), len(far)
-        totals = len(own), len(near), count - len(known)
-        weights = [whole / max(size, 1) for whole, size in zip(totals, sizes, strict=True)]
-        documents = np.concatenate([own, near_sample, far]).astype(np.int64)
-        yield Sample(documents, np.arange(len(documents)) < len(own), np.repeat(weights, sizes))
+        shares = len(near) / max(len(near_sample), 1), (count - len(known)) / max(len(far), 1)
+        weights = np.repeat([1.0, *shares], [len(own), len(near_sample), len(far)])
+        yield own, np.concatenate([near_sample, far]), weights
 
 
 class Linear(HTCModel):
@@ -245,7 +237,8 @@ class Linear(HTCModel):
         samples, entries = sample_documents(columns, self._edges, seed), []
         for label in range(count):
             if isinstance(head, SparseHead):
-                documents, gold, weight = next(samples)
+                own, others, weight = next(samples)
+                documents, gold = np.concatenate([own, others]), np.arange(len(weight)) < len(own)
                 coefficients, self.bias[label] = self._fit_machine(features[documents], gold, weight, seed)
                 large = np.flatnonzero(np.abs(coefficients) >= MIN_WEIGHT).astype(np.int32)
                 entries.append((large, np.full_like(large, label), coefficients[large].astype(np.float32)))

@@ -313,24 +313,25 @@ def test_the_documents_of_a_machine_stand_for_all(drawn: int, monkeypatch: pytes
     labels = [[taxonomy[number % 20].id] for number in range(400)]
     gold = label_documents(texts, labels, taxonomy).labels
     everyone = set(range(400))
-    for label, found in enumerate(sample_documents(gold.tocsc(), taxonomy.edge_array, seed=1)):
+    for label, (first, others, weight) in enumerate(sample_documents(gold.tocsc(), taxonomy.edge_array, seed=1)):
+        documents = [*first.tolist(), *others.tolist()]
         own = {*gold.tocsc()[:, [label]].nonzero()[0].tolist()}
         near = {*gold.tocsc()[:, taxonomy.parents(label)].nonzero()[0].tolist()} - own
         groups = [own, near, everyone - own - near]
-        taken = [[place for place in found.documents.tolist() if place in group] for group in groups]
-        assert sum(map(len, taken)) == len({*found.documents.tolist()}) == len(found.documents)
-        assert {*taken[0]} == own and found.gold.tolist() == [place in own for place in found.documents.tolist()]
+        taken = [[place for place in documents if place in group] for group in groups]
+        assert sum(map(len, taken)) == len({*documents}) == len(documents) == len(weight)
+        assert {*taken[0]} == own == {*first.tolist()}
         for group, places in zip(groups[1:], taken[1:], strict=True):
             assert len(places) == min(drawn, len(group)) or 0 < len(places) <= drawn < len(group)
         for group in groups:
-            stands_for = sum(found.weight[at] for at, place in enumerate(found.documents.tolist()) if place in group)
+            stands_for = sum(weight[at] for at, place in enumerate(documents) if place in group)
             assert stands_for == pytest.approx(len(group))
 
 
 def test_negatives_of_very_many_documents_are_drawn_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machines, "MAX_NEGATIVES", 20)
     labels, edges = csc_array((np.arange(100) < 30)[:, None]), np.empty((0, 2), dtype=np.int64)
-    found = [next(sample_documents(labels, edges, seed)).documents[30:] for seed in range(3_000)]
+    found = [next(sample_documents(labels, edges, seed))[1] for seed in range(3_000)]
     assert all(len({*documents.tolist()}) == len(documents) for documents in found)
     times = np.bincount(np.concatenate(found), minlength=100)
     assert (
