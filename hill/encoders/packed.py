@@ -103,9 +103,10 @@ def packed_states(encoder: nn.Module, batch: Packed, dtype: torch.dtype, recompu
     """
     config: Any = encoder.config
     training = encoder.training
-    dropouts = (config.hidden_dropout_prob, config.attention_probs_dropout_prob) if training else (0.0, 0.0)
-    gelu = GELU_APPROXIMATIONS[config.hidden_act]
-    settings = LayerSettings(config.num_attention_heads, batch.longest, 0, *dropouts, config.layer_norm_eps, gelu)
+    dropout = config.hidden_dropout_prob if training else 0.0
+    attention_dropout = config.attention_probs_dropout_prob if training else 0.0
+    heads, epsilon, gelu = config.num_attention_heads, config.layer_norm_eps, GELU_APPROXIMATIONS[config.hidden_act]
+    settings = LayerSettings(heads, batch.longest, 0, dropout, attention_dropout, epsilon, gelu)
     layer: Any = fused_layer if batch.ids.is_cuda and kernels_work() else packed_layer
     states = _embed(encoder, batch, settings, dtype, layer is fused_layer)
     seeds = torch.zeros(3 * config.num_hidden_layers, dtype=torch.int64, device=states.device)
