@@ -97,12 +97,24 @@ def test_models_of_earlier_releases_give_the_same_scores(folder: Path, tmp_path:
     assert np.array_equal(again.predict_proba(said["texts"]), classifier.predict_proba(said["texts"]))
 
 
-def test_a_setting_that_is_no_more_is_named(tmp_path: Path) -> None:
-    shutil.copytree(MODELS / "0.1.0" / "hill", tmp_path / "model")
+@pytest.mark.parametrize(
+    ("model", "setting", "value"),
+    [
+        ("hill", "leaves", "names"),
+        *(("textrcnn", *setting) for setting in (("word_count", 5), ("word_dropout", 0.1), ("gru_layers", 2))),
+        *(("textrcnn", *setting) for setting in (("top", 2), ("logit_dropout", 0.5))),
+        *(("hgclr", *setting) for setting in (("heads", 4), ("keep_temperature", 0.5))),
+    ],
+)
+def test_a_removed_setting_with_another_value_is_named(model: str, setting: str, value: Any, tmp_path: Path) -> None:
+    shutil.copytree(MODELS / "0.1.0" / model, tmp_path / "model")
     file = tmp_path / "model" / "config.json"
-    file.write_text(file.read_text().replace('"leaves": "none"', '"leaves": "names"'))
+    config = json.loads(file.read_text())
+    assert setting in config["settings"]["model"]
+    config["settings"]["model"][setting] = value
+    file.write_text(json.dumps(config))
     (tmp_path / "model" / CHECKSUMS).unlink(missing_ok=True)
-    with pytest.raises(CheckpointError, match=r"was made with model.leaves = 'names', which is no more; train it anew"):
+    with pytest.raises(CheckpointError, match=f"was made with model.{setting} = {value!r}, which is no more"):
         HillClassifier.load(tmp_path / "model")
 
 
