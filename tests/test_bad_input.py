@@ -248,8 +248,8 @@ def test_sizes_that_no_model_has(model: str) -> None:
 
 
 def test_a_model_that_is_too_large_for_any_machine() -> None:
-    """A layer of 3 x 10^8 by 3 x 10^8 weights, for which no address space has room."""
-    settings: dict[str, Any] = {"model": {"text": "rcnn", "top": 10**6}}
+    """A GRU with 3 x 10^12 weights, which are 12 TB."""
+    settings: dict[str, Any] = {"model": {"text": "rcnn", "word_width": 10**6, "gru_width": 10**6}}
     with pytest.raises(ConfigError, match=r"not enough memory \(.*memory.*\); lower train.batch_size, .* the widths"):
         HillClassifier(animals_taxonomy(), settings=settings).fit(*toy_documents(8, 0))
 
