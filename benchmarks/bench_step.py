@@ -24,16 +24,24 @@ from hill.data import Documents, read_data
 from hill.data.batches import training_order
 from hill.data.tokens import Tokens, tokenize
 from hill.encoders import Transformer
-from hill.encoders.transformer import load_pretrained
+from hill.encoders.transformer import load_pretrained, without_pooler
 from hill.models import MODELS
 from hill.settings import make
 from hill.taxonomy import Label, Taxonomy, read_taxonomy
 from hill.train import Session, Split, TrainConfig
 from hill.train.trainer import StepRunner, make_steps
 
-SHAPES = {
-    "bert-base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
-    "minilm": {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536},
+BASE = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
+SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert-base": ("bert", BASE),
+    "minilm": (
+        "bert",
+        {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536},
+    ),
+    "mpnet": ("mpnet", {**BASE, "vocab_size": 30_527, "max_position_embeddings": 514}),
+    "roberta-base": ("roberta", {**BASE, "vocab_size": 50_265, "max_position_embeddings": 514}),
+    "distilbert": ("distilbert", {"dim": 768, "n_layers": 6, "n_heads": 12, "hidden_dim": 3072}),
+    "modernbert": ("modernbert", {}),
 }
 LIMIT = 790e12
 """bf16 operations per second of one H200, measured with large matrices."""
@@ -61,22 +69,24 @@ def build(name: str, encoder: str, taxonomy: Taxonomy, settings: dict[str, Any])
     """A model on an encoder of random weights, or on one from a folder."""
     torch.manual_seed(0)
     if encoder in SHAPES:
-        config = transformers.BertConfig.from_dict(SHAPES[encoder])
-        body: Any = transformers.BertModel(config, add_pooling_layer=False)  # type: ignore[no-untyped-call]
+        kind, sizes = SHAPES[encoder]
+        body: Any = without_pooler(transformers.AutoModel.from_config, transformers.AutoConfig.for_model(kind, **sizes))
     else:
         body = load_pretrained(encoder).encoder
-    kind = MODELS[name]
-    given: Any = make(kind.Config, settings, "model")
+    model = MODELS[name]
+    given: Any = make(model.Config, settings, "model")
     labels = csr_array((1, len(taxonomy)), dtype=bool)
     words = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
-    assets = kind.prepare(Documents(["0"], ["a"], labels, 0), taxonomy, given, words)
-    return kind(Transformer(body, "mean", 0.1), taxonomy, given, assets)
+    assets = model.prepare(Documents(["0"], ["a"], labels, 0), taxonomy, given, words)
+    return model(Transformer(body, "mean", 0.1), taxonomy, given, assets)
 
 
 def operations(encoder: Any, lengths: Any) -> float:
     """Multiply-adds of one forward pass over documents of these lengths, twice."""
     config = encoder.config
-    d, layers, inner = config.hidden_size, config.num_hidden_layers, config.intermediate_size
+    d, layers = config.hidden_size, config.num_hidden_layers
+    inner = getattr(config, "intermediate_size", None) or config.hidden_dim
+    inner *= 1.5 if config.model_type == "modernbert" else 1  # gated: three matrices in place of two
     return float((layers * (lengths * 2 * (4 * d * d + 2 * d * inner) + 4 * lengths * lengths * d)).sum())
 
 

@@ -233,12 +233,9 @@ def test_whole_numbers_that_fit_no_machine() -> None:
 def test_sizes_that_no_model_has(model: str) -> None:
     """Widths and layers ended in errors of the allocator, or in hours; dropouts above 1 in an error of torch."""
     sizes = {
-        **{f"model.{name}": 1 for name in ("dropout", "word_dropout", "logit_dropout", "readout_dropout")},
-        **{f"model.{name}": 100 for name in ("layers", "gru_layers", "height")},
-        **{
-            f"model.{name}": 10**6
-            for name in ("word_width", "gru_width", "filters", "top", "node_width", "joint_width")
-        },
+        **{f"model.{name}": 1 for name in ("dropout", "readout_dropout")},
+        **{f"model.{name}": 100 for name in ("layers", "height")},
+        **{f"model.{name}": 10**6 for name in ("word_width", "gru_width", "filters", "node_width", "joint_width")},
         **{f"model.{name}": 10**6 for name in ("hidden", "leaf_units")},
     }
     for name, most in sizes.items():
@@ -251,8 +248,8 @@ def test_sizes_that_no_model_has(model: str) -> None:
 
 
 def test_a_model_that_is_too_large_for_any_machine() -> None:
-    """A layer of 3 x 10^8 by 3 x 10^8 weights, for which no address space has room."""
-    settings: dict[str, Any] = {"model": {"text": "rcnn", "top": 10**6}}
+    """A GRU with 3 x 10^12 weights, which are 12 TB."""
+    settings: dict[str, Any] = {"model": {"text": "rcnn", "word_width": 10**6, "gru_width": 10**6}}
     with pytest.raises(ConfigError, match=r"not enough memory \(.*memory.*\); lower train.batch_size, .* the widths"):
         HillClassifier(animals_taxonomy(), settings=settings).fit(*toy_documents(8, 0))
 

@@ -24,6 +24,7 @@ from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -36,14 +37,15 @@ from torch.nn.utils import clip_grad_norm_
 
 from hill.classifier import HillClassifier
 from hill.data import Documents
-from hill.data.batches import collate
 from hill.data.documents import label_documents
 from hill.data.tokens import tokenize
 from hill.decode import STRATEGIES, CollectedScores, DecodeConfig, tune
 from hill.decode.decoder import CALIBRATIONS, TUNE_METRICS, TUNINGS
-from hill.models import MODELS
+from hill.encoders import rcnn
+from hill.models import MODELS, base
 from hill.settings import Groups
-from hill.train import Session, Step
+from hill.train import Session, Split, Step
+from hill.train.trainer import make_steps
 from tests.conftest import animals_taxonomy, toy_documents
 from tests.fixtures.make import MODELS as SAVED_MODELS
 from tests.fixtures.make import make_encoder, unpack
@@ -178,7 +180,13 @@ def run_training(case: Case, encoders: Path, noise: int) -> Record:
     }
     classifier = HillClassifier(TAXONOMY, case.kind, settings)
     data = {"train": documents(24, seed=1), "dev": documents(6, seed=2)}
-    with TemporaryDirectory() as scratch, closing(classifier.training(data, Path(scratch))) as reports:
+    word_dropout = 0.0 if case.settings["model"].get("dropout") == 0.0 else rcnn.WORD_DROPOUT
+    with (
+        patch.object(rcnn, "WORD_DROPOUT", word_dropout),
+        patch.object(base, "MIN_WORD_COUNT", 1),
+        TemporaryDirectory() as scratch,
+        closing(classifier.training(data, Path(scratch))) as reports,
+    ):
         next(reports)  # the model is built, but not trained
         add_noise(classifier, noise)
         start = score(classifier)
@@ -219,12 +227,13 @@ def take_steps(classifier: HillClassifier) -> Record:
         return {}
     torch.manual_seed(0)
     tokens = tokenize(data.texts, classifier.stored.tokenizer, 32)
-    Session(model, classifier.train_config, torch.device("cpu"))  # prepares the encoder for training
+    session = Session(model, classifier.train_config, torch.device("cpu"))
+    steps = make_steps(session, Split(tokens, data.labels))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
     model.train()
     losses, gradients = [], []
     for batch in np.arange(24).reshape(3, 8):
-        loss = model(collate(tokens, data.labels, batch, model.text.pad)).loss
+        loss = model(steps.batch(batch)).loss
         optimizer.zero_grad()
         loss.backward()
         losses.append(loss.item())

@@ -99,20 +99,25 @@ def test_models_of_earlier_releases_give_the_same_scores(folder: Path, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("name", "unused", "used"),
+    ("model", "name", "unused", "used"),
     [
-        ("leaves", "none", "names"),
-        ("positives", "own", "alike"),
-        ("views", "own", "shared"),
-        ("norm", "batch", "layer"),
-        ("label_rank", 0, 7),
-        ("layers", 0, 1),
-        ("overlap", 32, 64),
-        ("pool", "mean", "max"),
+        ("hill", "leaves", "none", "names"),
+        ("hill", "positives", "own", "alike"),
+        ("hill", "views", "own", "shared"),
+        ("hill", "norm", "batch", "layer"),
+        ("hill", "label_rank", 0, 7),
+        ("hill", "layers", 0, 1),
+        ("hill", "overlap", 32, 64),
+        ("hill", "pool", "mean", "max"),
+        ("textrcnn", "gru_layers", 1, 2),
+        ("textrcnn", "top", 1, 2),
+        ("hgclr", "heads", 0, 4),
     ],
 )
-def test_a_removed_setting_that_was_used_is_named(tmp_path: Path, name: str, unused: Any, used: Any) -> None:
-    shutil.copytree(MODELS / "0.1.0" / "hill", tmp_path / "model")
+def test_a_used_setting_that_was_removed_is_named(
+    tmp_path: Path, model: str, name: str, unused: Any, used: Any
+) -> None:
+    shutil.copytree(MODELS / "0.1.0" / model, tmp_path / "model")
     file = tmp_path / "model" / "config.json"
     config = json.loads(file.read_text())
     group = "data" if name in ("overlap", "pool") else "model"

@@ -1,4 +1,4 @@
-"""Text encoders: what turns token ids into one vector a document, or one state a token."""
+"""The interface of all text encoders: token ids to one vector per document, or one state per token."""
 
 from abc import abstractmethod
 from typing import Any, ClassVar
@@ -11,53 +11,38 @@ UNLIMITED = 1_000_000
 
 
 class TextEncoder(nn.Module):
-    """The contract of every text encoder. D is the width of a document's vector, S that of a token's state."""
+    """The base class of text encoders; a subclass sets `width`, and `state_width` if it has token states."""
 
     pretrained: ClassVar[bool] = False
-    """Whether it starts from weights that know language: those get their own small learning rate."""
+    """Whether it starts from pretrained weights, which get their own small learning rate."""
+    width: int
+    """Width D of a document's vector."""
+    state_width: int
+    """Width S of a token's state."""
     pooling: str = ""
-    """How token states become one vector, where there is a choice."""
-
-    @property
-    @abstractmethod
-    def width(self) -> int:
-        """D of the vectors."""
-
-    @property
-    def state_width(self) -> int:
-        """S of the token states."""
-        return self.width
-
-    @property
-    def pad(self) -> int:
-        """The token id that fills up a batch."""
-        return 0
-
-    @property
-    def longest(self) -> int:
-        """Most tokens it can read."""
-        return UNLIMITED
+    """How token states become one vector, if there is a choice."""
+    pad: int = 0
+    """The id of the padding token."""
+    longest: int = UNLIMITED
+    """The maximum number of tokens per document."""
+    packs: bool = False
+    """Whether it reads packed batches."""
 
     @abstractmethod
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Token ids and mask (B, T) to vectors (B, D), dropout included."""
+        """Token ids and mask (B, T) to vectors (B, D), with dropout in training."""
 
     @abstractmethod
     def states(self, ids: Tensor, mask: Tensor) -> Tensor:
         """The state of every token: (B, T, S)."""
 
     def read(self, batch: Batch | Packed) -> Tensor:
-        """The vectors (B, D) of a batch, packed where the encoder can read that."""
+        """The vectors (B, D) of a batch."""
         if isinstance(batch, Packed):
             raise TypeError(f"{type(self).__name__} reads no packed batches")
-        found: Tensor = self(batch.ids, batch.mask)
-        return found
-
-    @property
-    def packs(self) -> bool:
-        """Whether it reads packed batches."""
-        return False
+        vectors: Tensor = self(batch.ids, batch.mask)
+        return vectors
 
     def documents(self) -> dict[str, Any]:
-        """Documents from which an empty encoder of the same shape is made, by file name."""
+        """JSON files that are saved with the model, by name, from which an empty encoder of the same shape is built."""
         return {}

@@ -1,8 +1,10 @@
-"""Triton kernels for attention inside packed documents, made for texts of a few hundred tokens.
+"""Triton kernels for packed documents of a few hundred tokens: attention, residual + LayerNorm, bias + GELU.
 
-Tiles are small and listed once a batch, so that neither the ends of documents nor empty tiles cost much, and gradients
-of queries, keys and values are written where the matrix product reads them. The method is that of FlashAttention:
-scores never leave the chip, and the backward pass computes them again.
+Attention follows FlashAttention: scores never leave the chip, and the backward pass computes them again. Its tiles are
+small and listed once per batch, so that document ends and empty tiles cost little. The gradients of queries, keys and
+values are written in one tensor, as the next matrix product reads them.
+
+In the kernels, `row` is a token, `cols` are the columns of a tile, and `inside` masks what is out of bounds.
 """
 
 from typing import Any, NamedTuple
@@ -12,11 +14,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from hill.encoders.packed import TILE
+from hill.encoders.packed import MAX_DISTANCE, TILE
 
 
 class Tile(NamedTuple):
-    """How a kernel is laid out: tokens and columns of a tile, warps of a program, programs that share the tokens."""
+    """The launch settings of a kernel: tokens and columns per tile, warps per program, programs over all tokens."""
 
     tokens: int
     columns: int
@@ -24,21 +26,27 @@ class Tile(NamedTuple):
     programs: int
 
 
-FORWARD = Tile(4, 0, 8, 0)
+class AttentionTile(NamedTuple):
+    """The launch settings of an attention kernel: tokens per step of its loop, warps per program, pipeline stages."""
+
+    span: int
+    warps: int
+    stages: int
 
 
-BACKWARD = Tile(2, 0, 2, 1056)
-
-
+NORM_FORWARD = Tile(4, 0, 8, 0)
+NORM_BACKWARD = Tile(2, 0, 2, 1056)
 GELU = Tile(16, 128, 4, 4224)
-
-
 SUMS = Tile(16, 64, 4, 2112)
+ATTENTION_FORWARD = AttentionTile(32, 4, 3)
+KEYS = AttentionTile(64, 4, 3)
+QUERIES = AttentionTile(32, 4, 3)
+LOG2_E = 1.4426950408889634
 
 
 @triton.jit
 def hash_rows(seed, rows):
-    """A number for every row, each bit of which is as good as random."""
+    """A pseudo-random 32-bit number per row."""
     mixed = (rows.to(tl.uint32) * 0x9E3779B1) ^ seed.to(tl.uint32)
     mixed = (mixed ^ (mixed >> 16)) * 0x7FEB352D
     mixed = (mixed ^ (mixed >> 15)) * 0x846CA68B
@@ -47,7 +55,7 @@ def hash_rows(seed, rows):
 
 @triton.jit
 def keep(hashed, cols, dropout):
-    """Whether the value in a column is kept, for rows with these hashes: little work a value, yet no two rows alike."""
+    """Whether dropout keeps the value in a column of rows with these hashes; cheap, and different for every row."""
     mixed = hashed ^ (cols.to(tl.uint32) * 0x85EBCA77)
     return (mixed ^ (mixed >> 16)) * 0x846CA68B >= tl.cast(dropout * 4294967296.0, tl.uint32)
 
@@ -63,7 +71,7 @@ def _tail(value, density):
 @triton.jit
 def _add_norm_forward(
     x, a, bias, gamma, beta, seeds, index, out, total, means, scales,
-    count, width, dropout, epsilon, rows: tl.constexpr, block: tl.constexpr, drop: tl.constexpr,
+    count, width, dropout, epsilon, rows: tl.constexpr, block: tl.constexpr, drop: tl.constexpr, save: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * rows + tl.arange(0, rows)
     cols = tl.arange(0, block)
@@ -76,14 +84,16 @@ def _add_norm_forward(
         kept = keep(hash_rows(tl.load(seeds + index), row)[:, None], cols[None, :], dropout)
         added = tl.where(kept, added * (1.0 / (1.0 - dropout)), 0.0)
     value = added + tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
-    rounded = value.to(total.dtype.element_ty)
-    tl.store(total + place, rounded, mask=inside)
+    rounded = value.to(out.dtype.element_ty)
+    if save:
+        tl.store(total + place, rounded, mask=inside)
     value = tl.where(inside, rounded.to(tl.float32), 0.0)
     mean = tl.sum(value, axis=1) / width
     apart = tl.where(inside, value - mean[:, None], 0.0)
     scale = tl.rsqrt(tl.sum(apart * apart, axis=1) / width + epsilon)
-    tl.store(means + row, mean, mask=row < count)
-    tl.store(scales + row, scale, mask=row < count)
+    if save:
+        tl.store(means + row, mean, mask=row < count)
+        tl.store(scales + row, scale, mask=row < count)
     weight = tl.load(gamma + cols, mask=inner, other=0.0).to(tl.float32)[None, :]
     offset = tl.load(beta + cols, mask=inner, other=0.0).to(tl.float32)[None, :]
     tl.store(out + place, (apart * scale[:, None] * weight + offset).to(out.dtype.element_ty), mask=inside)
@@ -185,21 +195,21 @@ def _column_sums(x, sums, rows, width, tokens: tl.constexpr, columns: tl.constex
 
 
 class AddNorm(torch.autograd.Function):
-    """LayerNorm(x + dropout(a + bias)) for x and a (P, D); a seed and an index say which values are dropped."""
+    """LayerNorm(x + dropout(a + bias)) for x and a (P, D); seed number `index` decides which values are dropped."""
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, a: Tensor, bias: Tensor, gamma: Tensor, beta: Tensor,
-        seed: Tensor, index: int, dropout: float, epsilon: float,
+        seed: Tensor, index: int, dropout: float, epsilon: float, save: bool = True,
     ) -> Tensor:  # fmt: skip
-        """The normalised sums."""
+        """The normalised sums; `save` what a backward pass needs."""
         rows, width = x.shape
-        out, total = torch.empty_like(x), torch.empty_like(x)
-        means, scales = (torch.empty(rows, device=x.device) for _ in range(2))
+        out, total = torch.empty_like(x), torch.empty_like(x) if save else x
+        means, scales = (torch.empty(rows if save else 0, device=x.device) for _ in range(2))
         block = triton.next_power_of_2(width)
-        _add_norm_forward[(triton.cdiv(rows, FORWARD.tokens),)](
+        _add_norm_forward[(triton.cdiv(rows, NORM_FORWARD.tokens),)](
             x, a, bias, gamma, beta, seed, index, out, total, means, scales,
-            rows, width, dropout, epsilon, FORWARD.tokens, block, dropout > 0, num_warps=FORWARD.warps,
+            rows, width, dropout, epsilon, NORM_FORWARD.tokens, block, dropout > 0, save, num_warps=NORM_FORWARD.warps,
         )  # fmt: skip
         ctx.save_for_backward(total, means, scales, gamma, seed)
         ctx.facts = index, dropout, block
@@ -207,18 +217,20 @@ class AddNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of x, a, bias, gamma and beta, in one pass over the tokens."""
+        """The gradients of x, a, bias, gamma and beta, in one pass over the tokens."""
         total, means, scales, gamma, seed = ctx.saved_tensors
         index, dropout, block = ctx.facts
         rows, width = total.shape
         grad_x, grad_a = torch.empty_like(total), torch.empty_like(total)
-        sums = torch.empty(3, min(BACKWARD.programs, triton.cdiv(rows, BACKWARD.tokens)), width, device=grad.device)
+        sums = torch.empty(
+            3, min(NORM_BACKWARD.programs, triton.cdiv(rows, NORM_BACKWARD.tokens)), width, device=grad.device
+        )
         _add_norm_backward[(sums.shape[1],)](
             grad.contiguous(), total, means, scales, gamma, seed, index, grad_x, grad_a, sums,
-            rows, width, dropout, BACKWARD.tokens, block, dropout > 0, num_warps=BACKWARD.warps,
+            rows, width, dropout, NORM_BACKWARD.tokens, block, dropout > 0, num_warps=NORM_BACKWARD.warps,
         )  # fmt: skip
         grad_gamma, grad_beta, grad_bias = sums.sum(dim=1).to(gamma.dtype).unbind(0)
-        return grad_x, grad_a, grad_bias, grad_gamma, grad_beta, None, None, None, None
+        return grad_x, grad_a, grad_bias, grad_gamma, grad_beta, None, None, None, None, None
 
 
 class BiasGelu(torch.autograd.Function):
@@ -236,7 +248,7 @@ class BiasGelu(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of x and bias, in one pass over the tokens."""
+        """The gradients of x and bias, in one pass over the tokens."""
         x, bias = ctx.saved_tensors
         rows, width = x.shape
         back = torch.empty_like(x)
@@ -249,18 +261,18 @@ class BiasGelu(torch.autograd.Function):
 
 
 class LinearPass(torch.autograd.Function):
-    """x W' + bias for x (P, D), and x itself for those that read it later: their gradient joins inside the product."""
+    """x Wᵀ + bias for x (P, D), and x for later use: the matrix product of the backward pass adds its gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The products, and x."""
+        """The product, and x."""
         ctx.save_for_backward(x, weight)
         ctx.biased = bias is not None
         return x @ weight.T if bias is None else torch.addmm(bias, x, weight.T), x.view_as(x)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, passed: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of x, weight and bias; that of what was passed on is nobody else's and is added to in place."""
+        """The gradients of x, weight and bias; that of the passed x is changed in place, as nothing else uses it."""
         x, weight = ctx.saved_tensors
         grad = grad.contiguous()
         sums = column_sums(grad).to(grad.dtype) if ctx.biased else None
@@ -268,7 +280,7 @@ class LinearPass(torch.autograd.Function):
 
 
 def column_sums(x: Tensor) -> Tensor:
-    """The sum over tokens: (P, D) to (D)."""
+    """The sum over all tokens: (P, D) to (D)."""
     rows, width = x.shape
     grid = _grid(SUMS, rows, width)
     sums = torch.empty(grid[0], width, device=x.device)
@@ -281,37 +293,44 @@ def _grid(tile: Tile, rows: int, width: int) -> tuple[int, int]:
     return min(triton.cdiv(rows, tile.tokens), max(tile.programs // across, 1)), across
 
 
-def try_kernels() -> None:
-    """Compile and run a kernel."""
-    one = torch.ones(4, 8, device="cuda")
-    AddNorm.apply(one, one, one[0], one[0], one[0], torch.zeros(1, dtype=torch.int64, device="cuda"), 0, 0.1, 1e-12)
-    torch.cuda.synchronize()
+BLOCK = TILE
+STRIDE = 32
+"""Keys start at a multiple of this many tokens from queries; the span of the kernels that read keys."""
 
 
-LOG2_E = 1.4426950408889634
+def bias_blocks(bias: Tensor, buckets: Tensor, longest: int) -> Tensor:
+    """The relative position bias of tiles of queries and keys: (H, offsets, 64, 64), in powers of two.
 
-
-class How(NamedTuple):
-    """How a kernel is laid out: tokens that a tile meets at a time, warps of a program, loads under way."""
-
-    span: int
-    warps: int
-    stages: int
-
-
-ATTENTION_FORWARD = How(32, 4, 3)
-
-
-KEYS = How(64, 4, 3)
-
-
-QUERIES = How(32, 4, 3)
+    Tiles start at multiples of `STRIDE` tokens, so few tiles differ. Loading a tile is much faster than looking up the
+    bias of each query and key.
+    """
+    most, inner = triton.cdiv(longest, STRIDE), torch.arange(BLOCK, device=bias.device)
+    offsets = torch.arange(-most, most, device=bias.device) * STRIDE
+    distance = (offsets[:, None, None] + inner - inner[:, None]).clamp(-MAX_DISTANCE, MAX_DISTANCE)
+    return (bias.detach().float() * LOG2_E)[:, buckets[distance + MAX_DISTANCE]].contiguous()
 
 
 @triton.jit
-def _forward(
-    qkv, bounds, tiles, seeds, index, out, logs, tiles_count, tokens, scale, dropout,
+def _shift(
+    score, blocks, count, head, apart, window, biased: tl.constexpr, local: tl.constexpr, rows: tl.constexpr,
+    columns: tl.constexpr, block: tl.constexpr, stride: tl.constexpr,
+):  # fmt: skip
+    """Add the bias to scores (rows, columns) of keys that start `apart` tokens after the queries; -inf if too far."""
+    row, column = tl.arange(0, rows)[:, None], tl.arange(0, columns)[None, :]
+    if biased:
+        number = head * count + apart // stride + count // 2
+        score += tl.load(blocks + number * (block * block) + row * block + column)
+    if local:
+        distance = apart + column - row
+        score = tl.where((distance <= window) & (distance >= -window), score, float("-inf"))
+    return score
+
+
+@triton.jit
+def _attention_forward(
+    qkv, bounds, tiles, seeds, index, blocks, count, window, out, logs, tiles_count, tokens, scale, dropout,
     heads: tl.constexpr, width: tl.constexpr, tile: tl.constexpr, span: tl.constexpr, drop: tl.constexpr,
+    biased: tl.constexpr, local: tl.constexpr, block: tl.constexpr, stride: tl.constexpr,
 ):  # fmt: skip
     document = tl.load(tiles + tl.program_id(0))
     if document < 0:
@@ -327,13 +346,20 @@ def _forward(
     total = tl.zeros([tile], tl.float32)
     found = tl.zeros([tile, width], tl.float32)
     hashed = hash_rows(tl.load(seeds + index) + head * 7919, rows)
+    if local:  # keys beyond the window are not read; every query sees at least itself
+        start, end = tl.maximum(start, first - window), tl.minimum(end, first + tile + window)
     for begin in range(start, end, span):
         other = begin + tl.arange(0, span)
         inside = (other < end)[:, None]
         key = tl.load(here + heads * width + other[:, None] * step, mask=inside, other=0.0)
         value = tl.load(here + 2 * heads * width + other[:, None] * step, mask=inside, other=0.0)
-        score = tl.where((other < end)[None, :], tl.dot(query, tl.trans(key)) * scale, float("-inf"))
+        score = tl.dot(query, tl.trans(key)) * scale
+        if biased or local:
+            score = _shift(score, blocks, count, head, begin - first, window, biased, local, tile, span, block, stride)
+        score = tl.where((other < end)[None, :], score, float("-inf"))
         higher = tl.maximum(most, tl.max(score, axis=1))
+        if local:  # a tile can lie outside the window of a query
+            higher = tl.maximum(higher, -1e30)
         weight = tl.exp2(score - higher[:, None])
         shrink = tl.exp2(most - higher)
         total = total * shrink + tl.sum(weight, axis=1)
@@ -341,6 +367,7 @@ def _forward(
             weight = tl.where(keep(hashed[:, None], other[None, :], dropout), weight, 0.0)
         found = found * shrink[:, None] + tl.dot(weight.to(value.dtype), value)
         most = higher
+    end = tl.load(bounds + document + 1)
     place_out = out + rows[:, None] * (heads * width) + head * width + cols[None, :]
     found *= (1.0 / (total * (1.0 - dropout)))[:, None]
     tl.store(place_out, found.to(out.dtype.element_ty), mask=(rows < end)[:, None])
@@ -349,7 +376,7 @@ def _forward(
 
 @triton.jit
 def _along(grad, out, sums, tokens, heads: tl.constexpr, width: tl.constexpr, tile: tl.constexpr):
-    """Σ over a head's width of gradient times output, for every token."""
+    """The sum of gradient times output over the width of each head, per token."""
     rows, cols = tl.program_id(0) * tile + tl.arange(0, tile), tl.arange(0, width)
     head = tl.program_id(1)
     inside = (rows < tokens)[:, None]
@@ -361,8 +388,10 @@ def _along(grad, out, sums, tokens, heads: tl.constexpr, width: tl.constexpr, ti
 
 @triton.jit
 def _backward_keys(
-    qkv, bounds, tiles, seeds, index, grad, logs, sums, back, tiles_count, tokens, scale, unit, dropout,
+    qkv, bounds, tiles, seeds, index, blocks, count, window,
+    grad, logs, sums, back, tiles_count, tokens, scale, unit, dropout,
     heads: tl.constexpr, width: tl.constexpr, tile: tl.constexpr, span: tl.constexpr, drop: tl.constexpr,
+    biased: tl.constexpr, local: tl.constexpr, block: tl.constexpr, stride: tl.constexpr,
 ):  # fmt: skip
     document = tl.load(tiles + tl.program_id(0))
     if document < 0:
@@ -379,7 +408,10 @@ def _backward_keys(
     grad_key = tl.zeros([tile, width], tl.float32)
     grad_value = tl.zeros([tile, width], tl.float32)
     seed, up = tl.load(seeds + index) + head * 7919, 1.0 / (1.0 - dropout)
-    for begin in range(start, end, span):
+    low, high = start, end
+    if local:
+        low, high = tl.maximum(start, first - window), tl.minimum(end, first + tile + window)
+    for begin in range(low, high, span):
         rows = begin + tl.arange(0, span)
         known = rows < end
         query = tl.load(here + rows[:, None] * step, mask=known[:, None], other=0.0)
@@ -388,8 +420,10 @@ def _backward_keys(
         )
         log = tl.load(logs + head * tokens + rows, mask=known, other=float("inf"))
         along = tl.load(sums + head * tokens + rows, mask=known, other=0.0)
-        weight = tl.exp2(tl.dot(query, tl.trans(key)) * scale - log[:, None])
-        weight = tl.where((other < end)[None, :], weight, 0.0)
+        score = tl.dot(query, tl.trans(key)) * scale
+        if biased or local:
+            score = _shift(score, blocks, count, head, first - begin, window, biased, local, span, tile, block, stride)
+        weight = tl.where((other < end)[None, :], tl.exp2(score - log[:, None]), 0.0)
         dealt = tl.dot(given, tl.trans(value))
         if drop:
             kept = keep(hash_rows(seed, rows)[:, None], other[None, :], dropout)
@@ -406,8 +440,10 @@ def _backward_keys(
 
 @triton.jit
 def _backward_queries(
-    qkv, bounds, tiles, seeds, index, grad, logs, sums, back, tiles_count, tokens, scale, unit, dropout,
+    qkv, bounds, tiles, seeds, index, blocks, count, window,
+    grad, logs, sums, back, scores, spans, tiles_count, tokens, scale, unit, dropout,
     heads: tl.constexpr, width: tl.constexpr, tile: tl.constexpr, span: tl.constexpr, drop: tl.constexpr,
+    biased: tl.constexpr, local: tl.constexpr, block: tl.constexpr, stride: tl.constexpr,
 ):  # fmt: skip
     document = tl.load(tiles + tl.program_id(0))
     if document < 0:
@@ -427,67 +463,129 @@ def _backward_queries(
     along = tl.load(sums + head * tokens + rows, mask=known, other=0.0)
     grad_query = tl.zeros([tile, width], tl.float32)
     hashed, up = hash_rows(tl.load(seeds + index) + head * 7919, rows), 1.0 / (1.0 - dropout)
-    for begin in range(start, end, span):
+    low, high = start, end
+    if local:
+        low, high = tl.maximum(start, first - window), tl.minimum(end, first + tile + window)
+    for begin in range(low, high, span):
         other = begin + tl.arange(0, span)
         inside = (other < end)[:, None]
         key = tl.load(here + heads * width + other[:, None] * step, mask=inside, other=0.0)
         value = tl.load(here + 2 * heads * width + other[:, None] * step, mask=inside, other=0.0)
-        weight = tl.exp2(tl.dot(query, tl.trans(key)) * scale - log[:, None])
-        weight = tl.where((other < end)[None, :], weight, 0.0)
+        score = tl.dot(query, tl.trans(key)) * scale
+        if biased or local:
+            score = _shift(score, blocks, count, head, begin - first, window, biased, local, tile, span, block, stride)
+        weight = tl.where((other < end)[None, :], tl.exp2(score - log[:, None]), 0.0)
         dealt = tl.dot(given, tl.trans(value))
         if drop:
             dealt = tl.where(keep(hashed[:, None], other[None, :], dropout), dealt * up, 0.0)
         grad_score = weight * (dealt - along[:, None])
         grad_query += tl.dot(grad_score.to(key.dtype), key)
+        if biased:  # kept for the gradient of the bias
+            slot = (tl.program_id(0) * spans + (begin - start) // span) * heads + head
+            inner = tl.arange(0, tile)[:, None] * span + tl.arange(0, span)[None, :]
+            tl.store(scores + slot * (tile * span) + inner, grad_score.to(scores.dtype.element_ty))
     tl.store(
         back + head * width + cols[None, :] + rows[:, None] * step,
         (grad_query * unit).to(back.dtype.element_ty), mask=known[:, None],
     )  # fmt: skip
 
 
+@triton.jit
+def _sum_scores(
+    scores, bounds, tiles, parts, spans, tiles_count, lowest,
+    heads: tl.constexpr, tile: tl.constexpr, span: tl.constexpr,
+):  # fmt: skip
+    """Sum the gradients of the scores of tiles whose keys are equally far from their queries.
+
+    A program adds up every n-th tile for one offset of keys from queries and one head.
+    """
+    offset, head = (lowest + tl.program_id(0)) * span, tl.program_id(1)
+    inner = tl.arange(0, tile)[:, None] * span + tl.arange(0, span)[None, :]
+    total = tl.zeros([tile, span], tl.float32)
+    for number in range(tl.program_id(2), tiles_count, tl.num_programs(2)):
+        document = tl.load(tiles + number)
+        if document >= 0:
+            start, end = tl.load(bounds + document), tl.load(bounds + document + 1)
+            begin = tl.load(tiles + tiles_count + number) + offset
+            if (begin >= start) & (begin < end):
+                slot = (number * spans + (begin - start) // span) * heads + head
+                total += tl.load(scores + slot * (tile * span) + inner).to(tl.float32)
+    part = (tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)) * heads + head
+    tl.store(parts + part * (tile * span) + inner, total)
+
+
+BIAS_PROGRAMS = 8
+"""Programs that share the tiles of one offset and head."""
+
+
 class PackedAttention(torch.autograd.Function):
-    """Softmax attention inside each document: (P, 3, H, W) to (P, H, W); a seed and an index say what is dropped."""
+    """Softmax attention inside each document: (P, 3, H, W) to (P, H, W).
+
+    A seed and an index determine what is dropped. `bias` (H, buckets) is added to the scores by the bucket of the
+    distance from query to key, given `blocks` of it (`bias_blocks`). With a window, tokens only attend to tokens at
+    most that far away. No encoder has both.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, qkv: Tensor, bounds: Tensor, tiles: Tensor, seeds: Tensor, index: int, dropout: float
-    ) -> Tensor:
-        """What each token finds."""
+        ctx: Any, qkv: Tensor, bounds: Tensor, tiles: Tensor, seeds: Tensor, index: int, dropout: float,
+        bias: Tensor | None = None, buckets: Tensor | None = None, blocks: Tensor | None = None, window: int = 0,
+    ) -> Tensor:  # fmt: skip
+        """The attended values."""
         tokens, _, heads, width = qkv.shape
         out = torch.empty(tokens, heads, width, dtype=qkv.dtype, device=qkv.device)
         logs = torch.empty(heads, tokens, device=qkv.device)
-        _forward[(tiles.shape[1], heads)](
-            qkv, bounds, tiles, seeds, index, out, logs, tiles.shape[1], tokens, LOG2_E * width**-0.5,
-            dropout, heads, width, TILE, ATTENTION_FORWARD.span, dropout > 0,
+        count = 0 if blocks is None else blocks.shape[1]
+        flags = (dropout > 0, bias is not None, window > 0, BLOCK, STRIDE)
+        _attention_forward[(tiles.shape[1], heads)](
+            qkv, bounds, tiles, seeds, index, blocks, count, window, out, logs, tiles.shape[1], tokens,
+            LOG2_E * width**-0.5, dropout, heads, width, TILE, ATTENTION_FORWARD.span, *flags,
             num_warps=ATTENTION_FORWARD.warps, num_stages=ATTENTION_FORWARD.stages,
         )  # fmt: skip
-        ctx.save_for_backward(qkv, bounds, tiles, seeds, out, logs)
-        ctx.facts = index, dropout
+        ctx.save_for_backward(qkv, bounds, tiles, seeds, out, logs, bias, buckets, blocks)
+        ctx.facts = index, dropout, count, window, flags
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradient of queries, keys and values, in one tensor."""
-        qkv, bounds, tiles, seeds, out, logs = ctx.saved_tensors
-        index, dropout = ctx.facts
+        """The gradient of queries, keys and values in one tensor, and that of the bias."""
+        qkv, bounds, tiles, seeds, out, logs, bias, buckets, blocks = ctx.saved_tensors
+        index, dropout, count, window, flags = ctx.facts
         tokens, _, heads, width = qkv.shape
         grad, sums, back = grad.contiguous(), torch.empty_like(logs), torch.empty_like(qkv)
         _along[(triton.cdiv(tokens, TILE), heads)](grad, out, sums, tokens, heads, width, TILE, num_warps=4)
-        for kernel, how in ((_backward_keys, KEYS), (_backward_queries, QUERIES)):
-            kernel[(tiles.shape[1], heads)](
-                qkv, bounds, tiles, seeds, index, grad, logs, sums, back, tiles.shape[1], tokens,
-                LOG2_E * width**-0.5, width**-0.5, dropout, heads, width, TILE, how.span, dropout > 0,
-                num_warps=how.warps, num_stages=how.stages,
-            )  # fmt: skip
-        return back, None, None, None, None, None
+        common = (qkv, bounds, tiles, seeds, index, blocks, count, window, grad, logs, sums, back)
+        rest = (tiles.shape[1], tokens, LOG2_E * width**-0.5, width**-0.5, dropout, heads, width, TILE)
+        grid = (tiles.shape[1], heads)
+        layout = {"num_warps": KEYS.warps, "num_stages": KEYS.stages}
+        _backward_keys[grid](*common, *rest, KEYS.span, *flags, **layout)
+        span, spans = QUERIES.span, count // 2
+        size = (tiles.shape[1], spans, heads, TILE, span) if bias is not None else (0,)
+        scores = torch.empty(size, dtype=qkv.dtype, device=qkv.device)
+        layout = {"num_warps": QUERIES.warps, "num_stages": QUERIES.stages}
+        _backward_queries[grid](*common, scores, spans, *rest, span, *flags, **layout)
+        grad_bias = None
+        if bias is not None and ctx.needs_input_grad[6]:
+            offsets = torch.arange(1 - spans, spans, device=qkv.device)
+            parts = torch.empty(BIAS_PROGRAMS, len(offsets), heads, TILE, span, device=qkv.device)
+            _sum_scores[(len(offsets), heads, BIAS_PROGRAMS)](
+                scores, bounds, tiles, parts, spans, tiles.shape[1], 1 - spans, heads, TILE, span, num_warps=4
+            )
+            inner = torch.arange(TILE, device=qkv.device)
+            distance = offsets[:, None, None] * span + inner[:span] - inner[:, None]
+            bucket = buckets[distance.clamp(-MAX_DISTANCE, MAX_DISTANCE) + MAX_DISTANCE].flatten()
+            member = (bucket[:, None] == torch.arange(bias.shape[1], device=qkv.device)).float()
+            grad_bias = (parts.sum(dim=0).transpose(0, 1).flatten(1) @ member).to(bias.dtype)  # (H, buckets)
+        return back, None, None, None, None, None, grad_bias, None, None, None
 
 
-def try_attention() -> None:
-    """Compile and run the kernels, there and back."""
+def try_kernels() -> None:
+    """Compile and run the main kernels, forward and backward."""
+    one, seeds = torch.ones(4, 8, device="cuda"), torch.zeros(1, dtype=torch.int64, device="cuda")
+    AddNorm.apply(one, one, one[0], one[0], one[0], seeds, 0, 0.1, 1e-12)
     qkv = torch.ones(64, 3, 2, 32, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     bounds = torch.tensor([0, 40, 64], device="cuda", dtype=torch.int32)
     tiles = torch.tensor([[0, 1], [0, 40]], device="cuda", dtype=torch.int32)
-    seeds = torch.zeros(1, dtype=torch.int64, device="cuda")
-    found = PackedAttention.apply(qkv, bounds, tiles, seeds, 0, 0.1)
-    torch.autograd.grad(found.float().sum(), qkv)
+    attended = PackedAttention.apply(qkv, bounds, tiles, seeds, 0, 0.1)
+    torch.autograd.grad(attended.float().sum(), qkv)
     torch.cuda.synchronize()

@@ -1,11 +1,14 @@
-"""BERT over packed documents: each sees itself alone, no padding is computed, and activations stay in one precision.
+"""Encoders over packed documents: no padding is computed, and each document attends only to itself.
 
-It reads the weights of a Transformers encoder where they lie. In bf16 they are copied once a pass, all together; the
-residual stream is bf16 too, which halves the memory traffic of autocast, whose normalisations return fp32.
+One forward pass serves every architecture in `ARCHITECTURES`; an entry says where a Hugging Face encoder of that
+architecture keeps its weights and how its layers differ from BERT's. Weights are read in place. In bf16 all of them are
+cast once per pass, and the residual stream of post-norm encoders is bf16 too, which halves the memory traffic of
+autocast, whose normalisations return fp32.
 """
 
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import pairwise
@@ -14,201 +17,345 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from hill.types import Packed
 
 
-def first_position(encoder: nn.Module) -> int:
-    """The position of the first token: some encoders keep the lowest ones for padding."""
-    config: Any = encoder.config
-    return 2 if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer") else 0
+@dataclass(frozen=True)
+class Architecture:
+    """Where an encoder keeps its modules and dropout rates; the defaults are BERT's. Module names are per layer."""
+
+    layers: str = "encoder.layer"
+    query_key_value: tuple[str, ...] = ("attention.self.query", "attention.self.key", "attention.self.value")
+    """Three linear layers, or one that computes all three."""
+    attention_output: str = "attention.output.dense"
+    attention_norm: str = "attention.output.LayerNorm"
+    up: str = "intermediate.dense"
+    down: str = "output.dense"
+    output_norm: str = "output.LayerNorm"
+    words: str = "embeddings.word_embeddings"
+    embedding_norm: str = "embeddings.LayerNorm"
+    activation: str = "hidden_act"
+    """The setting that names the activation."""
+    dropouts: tuple[str, str, str, str, str] = (
+        "hidden_dropout_prob",
+        "attention_probs_dropout_prob",
+        "hidden_dropout_prob",
+        "",
+        "hidden_dropout_prob",
+    )
+    """The settings with the dropout rates, in the order of `Dropouts`; empty for no dropout."""
+    pre_norm: bool = False
+    """Normalise before attention and feed-forward net, and once after the last layer, instead of after each."""
+    gated: bool = False
+    """The feed-forward net is act(a) · b for the two halves a, b of its inner layer (GeGLU)."""
 
 
-PACKABLE = ("bert", "roberta", "xlm-roberta", "camembert")
-"""Encoders that are BERT but for their vocabulary and the number of their first position."""
-
-
-TOKENS = 1024
-"""Tokens that a CPU takes together: more leave its cache."""
-
-
+BERT = Architecture()
+ARCHITECTURES = {
+    **dict.fromkeys(("bert", "electra", "roberta", "xlm-roberta", "camembert"), BERT),
+    "mpnet": Architecture(
+        query_key_value=("attention.attn.q", "attention.attn.k", "attention.attn.v"),
+        attention_output="attention.attn.o",
+        attention_norm="attention.LayerNorm",
+    ),
+    "distilbert": Architecture(
+        layers="transformer.layer",
+        query_key_value=("attention.q_lin", "attention.k_lin", "attention.v_lin"),
+        attention_output="attention.out_lin",
+        attention_norm="sa_layer_norm",
+        up="ffn.lin1",
+        down="ffn.lin2",
+        output_norm="output_layer_norm",
+        activation="activation",
+        dropouts=("dropout", "attention_dropout", "", "", "dropout"),
+    ),
+    "modernbert": Architecture(
+        layers="layers",
+        query_key_value=("attn.Wqkv",),
+        attention_output="attn.Wo",
+        attention_norm="attn_norm",
+        up="mlp.Wi",
+        down="mlp.Wo",
+        output_norm="mlp_norm",
+        words="embeddings.tok_embeddings",
+        embedding_norm="embeddings.norm",
+        activation="hidden_activation",
+        dropouts=("embedding_dropout", "attention_dropout", "attention_dropout", "mlp_dropout", ""),
+        pre_norm=True,
+        gated=True,
+    ),
+}
+"""Architectures that read packed documents, by Hugging Face's model type. Others use their own padded forward."""
+CPU_TOKENS = 1024
+"""Tokens per part of a batch on a CPU; more do not fit its cache."""
 TILE = 64
-"""Tokens that the attention kernels take together."""
+"""Tokens per tile of the attention kernels."""
+MAX_DISTANCE = 128
+"""Relative position biases are constant from this distance on."""
+GELUS = {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
+"""Supported activations, and the approximation of each."""
 
 
-ACTIVATIONS = {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
-"""How each is approximated."""
+class Dropouts(NamedTuple):
+    """Dropout rates; 0 outside training."""
+
+    embedding: float
+    attention: float
+    attention_output: float
+    inner: float
+    output: float
 
 
-class Layer(NamedTuple):
-    """The weights of one layer, query, key and value in one matrix."""
-
-    attend: Tensor
-    attend_bias: Tensor
-    mix: Tensor
-    mix_bias: Tensor
-    widen: Tensor
-    widen_bias: Tensor
-    narrow: Tensor
-    narrow_bias: Tensor
-    norm1: Tensor
-    norm1_bias: Tensor
-    norm2: Tensor
-    norm2_bias: Tensor
-
-
-class Shape(NamedTuple):
-    """What is not a tensor."""
+class LayerSettings(NamedTuple):
+    """The settings of one layer."""
 
     heads: int
     longest: int
-    number: int
-    dropout: float
-    attention_dropout: float
+    layer: int
+    dropouts: Dropouts
     epsilon: float
     gelu: str
+    pre_norm: bool
+    gated: bool
+    window: int
+    """Tokens attend to tokens at most this far away; 0 for all tokens."""
 
 
-class Where(NamedTuple):
-    """Where documents begin and end, the tiles of their tokens, and seeds for what is dropped."""
+class LayerWeights(NamedTuple):
+    """The weights of one layer; query, key and value are one matrix. None: the encoder has no such weight."""
+
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    out: Tensor
+    out_bias: Tensor | None
+    up: Tensor
+    up_bias: Tensor | None
+    down: Tensor
+    down_bias: Tensor | None
+    norm1: Tensor | None
+    norm1_bias: Tensor | None
+    norm2: Tensor
+    norm2_bias: Tensor | None
+
+
+class Layout(NamedTuple):
+    """Where documents are in a packed batch, and what attention adds by position."""
 
     bounds: Tensor
+    """Where documents begin and end."""
     tiles: Tensor
+    """The tiles of the attention kernels (see `list_tiles`)."""
     seeds: Tensor
+    """Random seeds of the dropouts."""
+    bias: Tensor | None
+    """Relative position bias per head and bucket (H, buckets)."""
+    buckets: Tensor | None
+    """The bucket of each distance from -MAX_DISTANCE to MAX_DISTANCE."""
+    blocks: Tensor | None
+    """The bias as the attention kernels read it."""
+    rotary: tuple[Tensor, Tensor] | None
+    """Cosine and sine of the rotary embedding (P, W)."""
 
 
-LayerFunction = Callable[[Tensor, Layer, Where, Shape], Tensor]
+def first_position(encoder: nn.Module) -> int:
+    """The position of the first token; some encoders reserve the positions up to the id of the padding token."""
+    config: Any = encoder.config
+    kind = getattr(config, "model_type", "")
+    if kind in ("roberta", "xlm-roberta", "camembert", "longformer"):
+        return int(config.pad_token_id) + 1
+    return 2 if kind == "mpnet" else 0
 
 
 def can_pack(encoder: nn.Module) -> bool:
-    """Whether packed documents can be read by this encoder."""
+    """Whether this encoder can read packed batches."""
     config: Any = encoder.config
-    known = config.model_type in PACKABLE and getattr(config, "position_embedding_type", None) in (None, "absolute")
-    return known and not config.is_decoder and config.hidden_act in ACTIVATIONS
+    architecture = ARCHITECTURES.get(getattr(config, "model_type", ""))
+    if architecture is None or getattr(config, "position_embedding_type", None) not in (None, "absolute"):
+        return False
+    if config.model_type in ("mpnet", "modernbert") and torch.cuda.is_available() and not kernels_work():
+        return False  # PyTorch's packed attention has no position bias and no windows
+    return not getattr(config, "is_decoder", False) and getattr(config, architecture.activation) in GELUS
 
 
-def pack(ids: Tensor, mask: Tensor) -> Iterator[Packed]:
-    """The documents of a padded batch (B, T) one after the other, in parts of about as many tokens as a CPU likes."""
-    lengths = mask.sum(dim=1)
-    belongs = (lengths.cumsum(0) - 1) // TOKENS
-    for part in dict.fromkeys(belongs.tolist()):
-        rows = belongs == part
-        own, seen = lengths[rows], mask[rows].bool()
-        documents = torch.arange(len(own)).repeat_interleave(own)
-        bounds = F.pad(own.cumsum(0), (1, 0)).int()
-        places = (seen.cumsum(dim=1) - 1)[seen]
-        yield Packed(ids[rows][seen], places, documents, bounds, len(own), int(own.max()))
+def split(batch: Packed) -> Iterator[Packed]:
+    """Split a packed batch into parts of about `CPU_TOKENS` tokens, without padding documents."""
+    ends = batch.bounds[1 : batch.count + 1]
+    first = 0
+    for count in torch.unique_consecutive((ends - 1) // CPU_TOKENS, return_counts=True)[1].tolist():
+        bounds = batch.bounds[first : first + count + 1]
+        tokens = slice(int(bounds[0]), int(bounds[-1]))
+        ids, positions, document = batch.ids[tokens], batch.positions[tokens], batch.document[tokens] - first
+        yield Packed(ids, positions, document, bounds - bounds[0], count, batch.longest)
+        first += count
 
 
-def packed_states(encoder: nn.Module, batch: Packed, dtype: torch.dtype, layer: LayerFunction) -> Tensor:
-    """The last layer's state of every token: (P, D). `layer` is `packed_layer`, perhaps compiled."""
-    config: Any = encoder.config
-    training = encoder.training
-    shape = Shape(
-        config.num_attention_heads,
-        batch.longest,
-        0,
-        config.hidden_dropout_prob if training else 0.0,
-        config.attention_probs_dropout_prob if training else 0.0,
-        config.layer_norm_eps,
-        ACTIVATIONS[config.hidden_act],
-    )
-    states = _embed(encoder, batch, shape, dtype)
-    seeds = torch.randint(2**31 - 1, (3 * config.num_hidden_layers,), device=states.device)
-    where = Where(batch.bounds, list_tiles(batch.bounds, len(batch.ids)), seeds)
-    for number, weights in enumerate(_layers(encoder, dtype)):
-        states = layer(states, weights, where, shape._replace(number=number))
-    return states
+def packed_states(encoder: Any, batch: Packed, dtype: torch.dtype, recompute: bool = False) -> Tensor:
+    """The state of every token after the last layer: (P, D).
+
+    With `recompute`, the activations of each layer are computed again in the backward pass, to save memory.
+    """
+    config, architecture = encoder.config, ARCHITECTURES[encoder.config.model_type]
+    layers = encoder.get_submodule(architecture.layers)
+    rates = [getattr(config, name) if name and encoder.training else 0.0 for name in architecture.dropouts]
+    settings = LayerSettings(
+        config.num_attention_heads, batch.longest, 0, Dropouts(*rates),
+        layers[0].get_submodule(architecture.output_norm).eps, GELUS[getattr(config, architecture.activation)],
+        architecture.pre_norm, architecture.gated, 0,
+    )  # fmt: skip
+    fused = batch.ids.is_cuda and dtype != torch.float32 and kernels_work()
+    states = _embed(encoder, architecture, batch, settings, dtype, fused)
+    seeds = torch.zeros(3 * len(layers), dtype=torch.int64, device=states.device)
+    if encoder.training:  # prediction drops nothing and does not change the random state
+        seeds.random_(2**31 - 1)
+    bias, buckets = _relative_bias(encoder, states.device)
+    blocks = _kernels().bias_blocks(bias, buckets, batch.longest) if fused and bias is not None else None
+    layout = Layout(batch.bounds, list_tiles(batch.bounds, len(batch.ids)), seeds, bias, buckets, blocks, None)
+    types = getattr(config, "layer_types", None) or ["full_attention"] * len(layers)
+    rotary: dict[str, Any] = {}
+    if hasattr(encoder, "rotary_emb"):
+        rotary = {name: [e[0] for e in encoder.rotary_emb(states, batch.positions[None], name)] for name in set(types)}
+    layer: Any = fused_layer if fused and not architecture.pre_norm else packed_layer
+    layer = partial(checkpoint, layer, use_reentrant=False) if recompute else layer
+    for number, weights in enumerate(_layer_weights(layers, architecture, dtype)):
+        window = config.sliding_window if types[number] == "sliding_attention" else 0
+        own = settings._replace(layer=number, window=window)
+        states = layer(states, weights, layout._replace(rotary=rotary.get(types[number])), own)
+    return encoder.final_norm(states.float()) if architecture.pre_norm else states
 
 
-def packed_layer(states: Tensor, weights: Layer, where: Where, shape: Shape) -> Tensor:
+def packed_layer(states: Tensor, weights: LayerWeights, layout: Layout, settings: LayerSettings) -> Tensor:
     """Attention and feed-forward net, each with dropout, residual and normalisation: (P, D) to (P, D)."""
-    tokens, width = states.shape
-    qkv = F.linear(states, weights.attend, weights.attend_bias).view(tokens, 3, shape.heads, width // shape.heads)
-    attended = F.linear(_attention(qkv, where.bounds, shape).reshape(tokens, width), weights.mix, weights.mix_bias)
-    attended = states + F.dropout(attended, shape.dropout)
-    states = F.layer_norm(attended, (width,), weights.norm1, weights.norm1_bias, shape.epsilon)
-    inner = F.gelu(F.linear(states, weights.widen, weights.widen_bias), approximate=shape.gelu)
-    fed = states + F.dropout(F.linear(inner, weights.narrow, weights.narrow_bias), shape.dropout)
-    return F.layer_norm(fed, (width,), weights.norm2, weights.norm2_bias, shape.epsilon)
+    (tokens, width), dtype = states.shape, weights.qkv.dtype
+
+    def normalise(values: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        return values if weight is None else F.layer_norm(values, (width,), weight, bias, settings.epsilon)
+
+    before = settings.pre_norm
+    inputs = normalise(states.to(dtype), weights.norm1, weights.norm1_bias) if before else states
+    qkv = F.linear(inputs, weights.qkv, weights.qkv_bias).view(tokens, 3, settings.heads, width // settings.heads)
+    attended = F.linear(_attention(qkv, layout, settings).reshape(tokens, width), weights.out, weights.out_bias)
+    states = states + F.dropout(attended, settings.dropouts.attention_output)
+    if not before:
+        states = normalise(states, weights.norm1, weights.norm1_bias)
+    inputs = normalise(states.to(dtype), weights.norm2, weights.norm2_bias) if before else states
+    inner = F.linear(inputs, weights.up, weights.up_bias)
+    if settings.gated:
+        inner, gate = inner.chunk(2, dim=1)
+        inner = F.gelu(inner, approximate=settings.gelu) * gate
+    else:
+        inner = F.gelu(inner, approximate=settings.gelu)
+    output = F.linear(F.dropout(inner, settings.dropouts.inner), weights.down, weights.down_bias)
+    states = states + F.dropout(output, settings.dropouts.output)
+    return states if before else normalise(states, weights.norm2, weights.norm2_bias)
 
 
-def fused_layer(states: Tensor, weights: Layer, where: Where, shape: Shape) -> Tensor:
+def fused_layer(states: Tensor, weights: LayerWeights, layout: Layout, settings: LayerSettings) -> Tensor:
     """`packed_layer` with fused kernels, for a GPU and a Triton that compiles them: (P, D) to (P, D)."""
-    kernels, (tokens, width) = _kernels(), states.shape
-    qkv, states = kernels.LinearPass.apply(states, weights.attend, weights.attend_bias)
-    qkv = qkv.view(tokens, 3, shape.heads, width // shape.heads)
-    first = 3 * shape.number
-    attended = kernels.PackedAttention.apply(qkv, *where, first, shape.attention_dropout).view(tokens, width)
-    norm = (weights.norm1, weights.norm1_bias, where.seeds, first + 1, shape.dropout, shape.epsilon)
-    states = kernels.AddNorm.apply(states, attended @ weights.mix.T, weights.mix_bias, *norm)
-    wide, states = kernels.LinearPass.apply(states, weights.widen, None)
-    inner = kernels.BiasGelu.apply(wide, weights.widen_bias, shape.gelu)
-    norm = (weights.norm2, weights.norm2_bias, where.seeds, first + 2, shape.dropout, shape.epsilon)
-    fed: Tensor = kernels.AddNorm.apply(states, inner @ weights.narrow.T, weights.narrow_bias, *norm)
-    return fed
+    kernels, (tokens, width), first = _kernels(), states.shape, 3 * settings.layer
+    qkv, states = kernels.LinearPass.apply(states, weights.qkv, weights.qkv_bias)
+    qkv = qkv.view(tokens, 3, settings.heads, width // settings.heads)
+    attended = _attention(qkv, layout, settings).view(tokens, width)
+    norm = (weights.norm1, weights.norm1_bias, layout.seeds, first + 1)
+    rest = (settings.dropouts.attention_output, settings.epsilon, torch.is_grad_enabled())
+    states = kernels.AddNorm.apply(states, attended @ weights.out.T, weights.out_bias, *norm, *rest)
+    if torch.is_grad_enabled():
+        inner, states = kernels.LinearPass.apply(states, weights.up, None)
+        inner = kernels.BiasGelu.apply(inner, weights.up_bias, settings.gelu)
+    else:  # cuBLAS adds the bias and applies GELU's tanh form, which differs by less than bf16 rounds
+        inner = torch._addmm_activation(weights.up_bias, states, weights.up.T, use_gelu=True)  # type: ignore[arg-type]
+    norm = (weights.norm2, weights.norm2_bias, layout.seeds, first + 2)
+    rest = (settings.dropouts.output, settings.epsilon, torch.is_grad_enabled())
+    output: Tensor = kernels.AddNorm.apply(states, inner @ weights.down.T, weights.down_bias, *norm, *rest)
+    return output
 
 
 def list_tiles(bounds: Tensor, tokens: int) -> Tensor:
-    """Document and first token of every tile (2, tiles), -1 where there is none; nothing here waits for the device."""
-    blocks = (bounds.diff() + TILE - 1) // TILE
-    last = blocks.cumsum(0)
-    number = torch.arange(tokens // TILE + len(blocks), device=bounds.device)
-    document = torch.searchsorted(last, number, right=True)
-    known = document < len(blocks)
-    document = document.clamp(max=len(blocks) - 1)
-    first = bounds[document] + (number - (last - blocks)[document]) * TILE
-    return torch.where(known, torch.stack([document, first]), -1).int()
+    """Document and first token of every tile (2, tiles), -1 for unused tiles; computed without synchronization."""
+    count = (bounds.diff() + TILE - 1) // TILE
+    last = count.cumsum(0)
+    index = torch.arange(tokens // TILE + len(count), device=bounds.device)
+    document = torch.searchsorted(last, index, right=True)
+    used = document < len(count)
+    document = document.clamp(max=len(count) - 1)
+    first = bounds[document] + (index - (last - count)[document]) * TILE
+    return torch.where(used, torch.stack([document, first]), -1).int()
 
 
 @cache
-def best_layer() -> LayerFunction:
-    """The fastest layer that this machine can compute: Triton also needs a C compiler and Python's headers."""
+def kernels_work() -> bool:
+    """Whether the fused kernels compile and run here: Triton also needs a C compiler and the headers of Python."""
     if not torch.cuda.is_available() or find_spec("triton") is None:
-        return packed_layer
+        return False
     try:
-        _kernels().try_kernels()
-        _kernels().try_attention()
-    except Exception:  # whatever the compiler says, the other layer computes the same
-        return packed_layer
-    return fused_layer
+        with torch.inference_mode(False), torch.enable_grad():
+            _kernels().try_kernels()
+    except Exception:  # compilers raise many types, and `packed_layer` computes the same
+        return False
+    return True
 
 
 @cache
 def _kernels() -> Any:
-    return import_module("hill.encoders.kernels")
+    return import_module("hill.encoders.kernels")  # needs Triton, so it cannot be imported above
 
 
-def _embed(encoder: Any, batch: Packed, shape: Shape, dtype: torch.dtype) -> Tensor:
-    part = encoder.embeddings
-    words, kinds = part.word_embeddings(batch.ids), part.token_type_embeddings.weight[0]
-    places, norm = part.position_embeddings(batch.positions + first_position(encoder)), part.LayerNorm
-    if dtype != torch.float32 and best_layer() is fused_layer:
-        rest = (batch.bounds, 0, 0.0, shape.epsilon)  # nothing is dropped, so no seed is read
-        states = _kernels().AddNorm.apply(places.to(dtype), words.to(dtype), kinds, norm.weight, norm.bias, *rest)
+def _embed(
+    encoder: Any, architecture: Architecture, batch: Packed, settings: LayerSettings, dtype: torch.dtype, fused: bool
+) -> Tensor:
+    states: Tensor
+    part, norm = encoder.embeddings, encoder.get_submodule(architecture.embedding_norm)
+    words = encoder.get_submodule(architecture.words)(batch.ids)
+    types = part.token_type_embeddings.weight[0] if hasattr(part, "token_type_embeddings") else None
+    if hasattr(part, "position_embeddings"):
+        positions = part.position_embeddings(batch.positions + first_position(encoder))
+        if fused and types is not None:
+            no_dropout = (batch.bounds, 0, 0.0, norm.eps)  # the seeds, here bounds, are not read
+            arguments = (positions.to(dtype), words.to(dtype), types, norm.weight, norm.bias, *no_dropout)
+            states = _kernels().AddNorm.apply(*arguments)
+        else:
+            states = norm(words + positions if types is None else words + types + positions)
     else:
-        states = norm(words + kinds + places)
-    return F.dropout(states, shape.dropout).to(dtype)
+        states = norm(words)
+    states = F.dropout(states, settings.dropouts.embedding)
+    if hasattr(encoder, "embeddings_project"):
+        states = encoder.embeddings_project(states.float())
+    states = states.float() if architecture.pre_norm else states.to(dtype)
+    return states
 
 
-def _layers(encoder: Any, dtype: torch.dtype) -> list[Layer]:
-    """The weights of all layers, in the precision that they are multiplied in."""
-    found: list[Tensor] = []
-    for layer in encoder.encoder.layer:
-        attention = layer.attention.self
-        together = (attention.query, attention.key, attention.value)
-        found += [part.weight for part in together] + [part.bias for part in together]
-        for part in (layer.attention.output.dense, layer.intermediate.dense, layer.output.dense):
-            found += [part.weight, part.bias]
-        for part in (layer.attention.output.LayerNorm, layer.output.LayerNorm):
-            found += [part.weight, part.bias]
-    cast = found if dtype == torch.float32 else _Cast.apply(dtype, *found)  # type: ignore[no-untyped-call]
-    each = [cast[i : i + 16] for i in range(0, len(cast), 16)]
-    return [Layer(torch.cat(of[:3]), torch.cat(of[3:6]), *of[6:]) for of in each]
+def _relative_bias(encoder: Any, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
+    """MPNet's bias per head and bucket, which all layers share, and the bucket of each distance."""
+    body: Any = getattr(encoder, "encoder", None)
+    if not hasattr(body, "relative_attention_bias"):
+        return None, None
+    distances = torch.arange(-MAX_DISTANCE, MAX_DISTANCE + 1, device=device)
+    return body.relative_attention_bias.weight.T, body.relative_position_bucket(distances)
+
+
+def _layer_weights(layers: Any, architecture: Architecture, dtype: torch.dtype) -> list[LayerWeights]:
+    """The weights of all layers, cast together to the precision of the matrix products."""
+    names = (
+        *architecture.query_key_value, architecture.attention_output, architecture.up, architecture.down,
+        architecture.attention_norm, architecture.output_norm,
+    )  # fmt: skip
+    modules = [layer.get_submodule(name) for layer in layers for name in names]
+    weights: list[Any] = [getattr(module, kind, None) for module in modules for kind in ("weight", "bias")]
+    given = [weight for weight in weights if weight is not None]
+    cast = iter(given if dtype == torch.float32 else _Cast.apply(dtype, *given))  # type: ignore[no-untyped-call]
+    weights = [None if weight is None else next(cast) for weight in weights]
+    size, split = 2 * len(names), 2 * len(architecture.query_key_value)
+    found = []
+    for start in range(0, len(weights), size):
+        own = weights[start : start + size]
+        qkv = own[:2] if split == 2 else [torch.cat(own[0:split:2]), torch.cat(own[1:split:2])]
+        found.append(LayerWeights(*qkv, *own[split:]))
+    return found
 
 
 class _Cast(torch.autograd.Function):
-    """Many tensors to another precision at once, and their gradients back."""
+    """Cast many tensors to another precision at once, and their gradients back."""
 
     @staticmethod
     def forward(ctx: Any, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -223,18 +370,53 @@ class _Cast(torch.autograd.Function):
         return None, *back
 
 
-def _attention(qkv: Tensor, bounds: Tensor, shape: Shape) -> Tensor:
+def _attention(qkv: Tensor, layout: Layout, settings: LayerSettings) -> Tensor:
     """Softmax attention inside each document: (P, 3, H, W) to (P, H, W)."""
-    query, key, value = qkv.unbind(1)
-    if qkv.is_cuda:
-        # the kernel behind torch.nn.attention.varlen, which has no dropout of its own
-        found: Tensor = torch.ops.aten._flash_attention_forward(
-            query, key, value, bounds, bounds, shape.longest, shape.longest, shape.attention_dropout, False, False
-        )[0]
+    if layout.rotary is not None:
+        qkv = _rotate(qkv, *layout.rotary)
+    rate = settings.dropouts.attention
+    if qkv.is_cuda and qkv.dtype != torch.float32 and kernels_work():
+        places = (layout.bounds, layout.tiles, layout.seeds, 3 * settings.layer, rate)
+        bias = (layout.bias, layout.buckets, layout.blocks, settings.window)
+        found: Tensor = _kernels().PackedAttention.apply(qkv, *places, *bias)
         return found
-    query, key, value = (part.transpose(0, 1) for part in (query, key, value))  # (H, P, W)
+    query, key, value = qkv.unbind(1)
+    if qkv.is_cuda and layout.bias is None and qkv.dtype != torch.float32:
+        # the operator behind torch.nn.attention.varlen_attn, which has no dropout
+        bounds, longest, window = layout.bounds, settings.longest, settings.window or None
+        found = torch.ops.aten._flash_attention_forward(
+            query, key, value, bounds, bounds, longest, longest, rate, False, False,
+            window_size_left=window, window_size_right=window,
+        )[0]  # fmt: skip
+        return found
+    query, key, value = (part.transpose(0, 1)[None] for part in (query, key, value))  # (1, H, P, W)
+    documents = list(pairwise(layout.bounds.tolist()))
+    mask = _attention_mask(layout, settings, max(end - start for start, end in documents), qkv)
     each = [
-        F.scaled_dot_product_attention(query[:, a:b], key[:, a:b], value[:, a:b], dropout_p=shape.attention_dropout)
-        for a, b in pairwise(bounds.tolist())
-    ]
-    return torch.cat(each, dim=1).transpose(0, 1)
+        F.scaled_dot_product_attention(
+            query[:, :, a:b], key[:, :, a:b], value[:, :, a:b],
+            attn_mask=None if mask is None else mask[..., : b - a, : b - a], dropout_p=rate,
+        )
+        for a, b in documents
+    ]  # fmt: skip
+    return torch.cat(each, dim=2)[0].transpose(0, 1)
+
+
+def _attention_mask(layout: Layout, settings: LayerSettings, longest: int, like: Tensor) -> Tensor | None:
+    """What is added to attention scores in a document of `longest` tokens: (H, T, T), or which are allowed (T, T)."""
+    if layout.bias is None and not settings.window:
+        return None
+    index = torch.arange(longest, device=like.device)
+    distance = index - index[:, None]  # key position - query position
+    if layout.bias is None or layout.buckets is None:
+        return distance.abs() <= settings.window
+    buckets = layout.buckets[distance.clamp(-MAX_DISTANCE, MAX_DISTANCE) + MAX_DISTANCE]
+    return layout.bias[:, buckets].to(like.dtype)
+
+
+def _rotate(qkv: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Rotary position embedding of queries and keys: (P, 3, H, W) to (P, 3, H, W)."""
+    both = qkv[:, :2].float()
+    one, other = both.chunk(2, dim=3)
+    turned = both * cosine[:, None, None] + torch.cat([-other, one], dim=3) * sine[:, None, None]
+    return torch.cat([turned.to(qkv.dtype), qkv[:, 2:]], dim=1)

@@ -1,4 +1,4 @@
-"""TF-IDF of words and word pairs, from token ids: sparse vectors without a vocabulary of strings."""
+"""TF-IDF vectors of words and word pairs, computed from token ids without a dictionary of strings."""
 
 from collections.abc import Iterable
 
@@ -8,19 +8,17 @@ from torch import Tensor
 
 from hill.encoders.base import TextEncoder
 
-SPECIAL = 2
-"""The first ids are no words: padding, and all words that are not known."""
-
-
-PENDING = 20_000_000
-"""Keys that are held before they are counted together."""
+FIRST_WORD = 2
+"""Lower token ids are padding and unknown words."""
+MAX_PENDING = 20_000_000
+"""Keys that are collected before they are counted."""
 
 
 class Bag(TextEncoder):
-    """A document is what n-grams it has: (1 + log tf) · idf, of Euclidean length 1, as scikit-learn computes it.
+    """The n-grams of a document, weighted by (1 + log tf) · idf and normalized to length 1, as in scikit-learn.
 
-    The key of a word is its id, that of a pair id · V + id, so that no two n-grams share one. An unknown word has no
-    key and no pair leads across it: scikit-learn too counts no pair of words that do not stand side by side.
+    The key of a word is its id, the key of a pair id · V + id for a vocabulary of V words, so no two n-grams share a
+    key. An unknown word has no key, and words on both sides of it are not a pair.
     """
 
     keys: Tensor
@@ -30,65 +28,61 @@ class Bag(TextEncoder):
         super().__init__()
         self.words = words
         self.pairs = pairs
-        self.know(torch.empty(0, dtype=torch.long), torch.empty(0), 0)
+        self.set_features(torch.empty(0, dtype=torch.long), torch.empty(0), 0)
 
-    def know(self, keys: Tensor, counts: Tensor, documents: int) -> None:
+    def set_features(self, keys: Tensor, counts: Tensor, documents: int) -> None:
         """Set the n-grams that are features: their keys, sorted, and how many of the documents have each."""
-        self.register_buffer("keys", keys, persistent=False)
         idf = 1 + ((1 + documents) / (1 + counts.double())).log()
+        self.register_buffer("keys", keys, persistent=False)
         self.register_buffer("idf", idf.float(), persistent=False)
-
-    @property
-    def width(self) -> int:
-        """D of the vectors: the number of features."""
-        return len(self.keys)
+        self.width = len(keys)
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Token ids and mask (B, T) to vectors (B, D), zeros and all."""
-        places, values = self.sparse(ids, mask)
-        return values.new_zeros(len(ids), self.width).scatter_add(1, places, values)
+        """Token ids and mask (B, T) to dense vectors (B, D)."""
+        features, values = self.sparse(ids, mask)
+        return values.new_zeros(len(ids), self.width).scatter_add(1, features, values)
 
     def states(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """There are none: a bag knows documents, not places in them."""
+        """Not available: the order of words is not known."""
         raise NotImplementedError
 
     def sparse(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """The features of each document and their values (B, M); a value of 0 stands for no feature."""
-        found = self.ngrams(ids, mask)
-        places = torch.searchsorted(self.keys, found).clamp(max=self.width - 1)
-        places = places.masked_fill(self.keys[places] != found, self.width).sort(dim=1).values
-        first = torch.searchsorted(places, places)  # of a run of equal places
-        times = torch.searchsorted(places, places, right=True) - first
-        counted = (first == torch.arange(places.shape[1], device=places.device)) & (places < self.width)
-        places = places.clamp(max=self.width - 1)
-        values = (1 + times.float().log()) * self.idf[places] * counted
-        return places, F.normalize(values, dim=1)
+        """The features of each document and their values (B, M); entries with the value 0 are unused."""
+        ngrams = self.ngrams(ids, mask)
+        features = torch.searchsorted(self.keys, ngrams).clamp(max=self.width - 1)
+        features = features.masked_fill(self.keys[features] != ngrams, self.width).sort(dim=1).values
+        first = torch.searchsorted(features, features)  # the first of equal features
+        counts = torch.searchsorted(features, features, right=True) - first
+        used = (first == torch.arange(features.shape[1], device=features.device)) & (features < self.width)
+        features = features.clamp(max=self.width - 1)
+        values = (1 + counts.float().log()) * self.idf[features] * used
+        return features, F.normalize(values, dim=1)
 
     def ngrams(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """The keys of all n-grams of each document, and -1 for those that it does not have: (B, T) to (B, M)."""
-        known = (mask > 0) & (ids >= SPECIAL)
-        single = ids.masked_fill(~known, -1)
+        """The keys of all words, then of all pairs, -1 for padding and unknown words: (B, T) to (B, M)."""
+        known = (mask > 0) & (ids >= FIRST_WORD)
+        words = ids.masked_fill(~known, -1)
         if not self.pairs:
-            return single
-        double = ids[:, :-1] * self.words + ids[:, 1:]
-        return torch.cat([single, double.masked_fill(~(known[:, :-1] & known[:, 1:]), -1)], dim=1)
+            return words
+        pairs = ids[:, :-1] * self.words + ids[:, 1:]
+        return torch.cat([words, pairs.masked_fill(~(known[:, :-1] & known[:, 1:]), -1)], dim=1)
 
 
 def count_documents(ngrams: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
-    """All keys of these batches (B, M), sorted, and how many documents have each."""
+    """The keys of all n-grams in these batches (B, M), sorted, and the number of documents that have each."""
     keys = counts = torch.empty(0, dtype=torch.long)
     pending: list[Tensor] = []
     for batch in ngrams:
         rows = batch.sort(dim=1).values
-        fresh = F.pad(rows[:, 1:] != rows[:, :-1], (1, 0), value=True) & (rows >= 0)
-        pending.append(rows[fresh])
-        if sum(map(len, pending)) > PENDING:
-            keys, counts = _add(keys, counts, torch.cat(pending))
+        is_first = F.pad(rows[:, 1:] != rows[:, :-1], (1, 0), value=True) & (rows >= 0)
+        pending.append(rows[is_first])
+        if sum(map(len, pending)) > MAX_PENDING:
+            keys, counts = _add_counts(keys, counts, torch.cat(pending))
             pending = []
-    return _add(keys, counts, torch.cat([*pending, keys[:0]]))
+    return _add_counts(keys, counts, torch.cat([*pending, keys[:0]]))
 
 
-def _add(keys: Tensor, counts: Tensor, more: Tensor) -> tuple[Tensor, Tensor]:
-    """Counts with one more for every one of these keys."""
-    both, place = torch.unique(torch.cat([keys, more]), return_inverse=True)
-    return both, torch.zeros_like(both).index_add(0, place, torch.cat([counts, torch.ones_like(more)]))
+def _add_counts(keys: Tensor, counts: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
+    """Add 1 to the count of every key in `new`."""
+    merged, index = torch.unique(torch.cat([keys, new]), return_inverse=True)
+    return merged, torch.zeros_like(merged).index_add(0, index, torch.cat([counts, torch.ones_like(new)]))

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from hill.data import Documents
 from hill.data.tokens import Tokens
 from hill.encoders import RCNN, TextEncoder, Transformer
-from hill.encoders.rcnn import learn_words, read_vectors, set_vectors
+from hill.encoders.rcnn import MIN_WORD_COUNT, learn_words, read_vectors, set_vectors
 from hill.encoders.tfidf import Bag
 from hill.encoders.transformer import empty_encoder, load_pretrained
 from hill.errors import ConfigError
@@ -49,7 +49,7 @@ class ModelConfig:
 
     TEXTS: ClassVar[tuple[str, ...]] = ("transformer",)
     REMOVED: ClassVar[dict[str, Any]] = {}
-    """Settings of earlier versions, with the value that means "not used"; see `upgrade_settings`."""
+    """Settings of earlier versions, with the value that means "not used", or None if it only mattered in training."""
 
     text: str = "transformer"
     """Kind of text encoder: transformer; rcnn or words if the model has that version."""
@@ -263,6 +263,7 @@ class TextConfig(ModelConfig):
     """Settings of models that exist with a TextRCNN and with a transformer."""
 
     TEXTS: ClassVar[tuple[str, ...]] = ("transformer", "rcnn")
+    REMOVED: ClassVar[dict[str, Any]] = {"word_count": None, "word_dropout": None, "gru_layers": 1, "top": 1}
 
     text: str = "transformer"
     """Kind of text encoder: transformer, or rcnn with words learned from the training documents."""
@@ -270,44 +271,32 @@ class TextConfig(ModelConfig):
     """rcnn: a file of word vectors, one word and its numbers per line (GloVe, word2vec); else they are random."""
     vocabulary: int = 50_000
     """rcnn: maximum number of words."""
-    word_count: int = 2
-    """rcnn: how often a word must occur in the training documents to be in the vocabulary."""
     word_width: int = 300
     """rcnn: width of word vectors."""
-    word_dropout: float = 0.5
-    """rcnn: dropout on word vectors."""
     gru_width: int = 64
     """rcnn: width of the GRU per direction."""
-    gru_layers: int = 1
-    """rcnn: layers of the GRU."""
     filters: int = 100
     """rcnn: filters of each of the kernels 2, 3 and 4."""
-    top: int = 1
-    """rcnn: how many of the largest values over time each filter outputs."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("word_width", "gru_width", "filters", "top"):
+        for name in ("word_width", "gru_width", "filters"):
             within(getattr(self, name), 1, MAX_WIDTH, f"model.{name}")
-        within(self.gru_layers, 1, MAX_LAYERS, "model.gru_layers")
-        check_at_least(self.word_count, 1, "model.word_count")
         check_at_least(self.vocabulary, 3, "model.vocabulary")
-        within(self.word_dropout, 0, 1, "model.word_dropout")
 
 
 @dataclass(frozen=True)
 class FamilyConfig(TextConfig):
     """Settings of HiAGM and of the models that build on its code."""
 
+    REMOVED: ClassVar[dict[str, Any]] = {**TextConfig.REMOVED, "logit_dropout": None}
+
     recursive: float = 1e-6
     """Weight of the recursive regularisation, which pulls the head's row of a label to that of its parent."""
-    logit_dropout: float = 0.0
-    """Dropout on the logits; the released code of HiAGM has 0.5."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least(self.recursive, 0, "model.recursive")
-        within(self.logit_dropout, 0, 1, "model.logit_dropout")
 
 
 GCN_AXES = {"up": "E", "down": "E", "gate_bias.0": "L-", "gate_bias.1": "L-", "bias.0": "L-", "bias.1": "L-"}
@@ -317,22 +306,19 @@ LSTM_AXES = {"up.weight": "E", "down.weight": "E"}
 
 
 class FamilyHead(nn.Linear):
-    """HiAGM's linear head: dropout on logits, and recursive regularisation along the edges of the taxonomy."""
+    """A linear head (B, D) to (B, L) with HiAGM's regularisation along the edges of the taxonomy.
+
+    The released code also applies dropout 0.5 to the logits.
+    """
 
     child: Tensor
     parent: Tensor
 
     def __init__(self, width: int, taxonomy: Taxonomy, config: FamilyConfig) -> None:
         super().__init__(width, len(taxonomy))
-        self.dropout = nn.Dropout(config.logit_dropout)
         self.recursive = config.recursive
         for name, ends in zip(("child", "parent"), taxonomy.edge_array.T, strict=True):
             self.register_buffer(name, torch.from_numpy(ends.copy()), persistent=False)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Features (B, D) to logits (B, L)."""
-        logits: Tensor = self.dropout(super().forward(features))
-        return logits
 
     def regularisation(self) -> dict[str, Tensor]:
         """The weighted sum over edges of ½‖w_parent - w_child‖², as a named loss; empty if its weight is 0."""
@@ -370,10 +356,10 @@ def new_text_encoder(config: Any, texts: Sequence[str]) -> tuple[TextEncoder, To
         pooling = pretrained.pooling if config.pooling == "auto" else config.pooling
         return Transformer(pretrained.encoder, pooling, config.dropout), pretrained.tokenizer
     if config.text == "words":
-        tokenizer = learn_words(texts, config.vocabulary, least=1)
+        tokenizer = learn_words(texts, config.vocabulary, min_count=1)
         return _word_encoder(config, tokenizer), tokenizer
     vectors = read_vectors(Path(config.vectors)) if config.vectors else {}
-    tokenizer = learn_words(texts, config.vocabulary, config.word_count, list(vectors))
+    tokenizer = learn_words(texts, config.vocabulary, MIN_WORD_COUNT, list(vectors))
     text: Any = _word_encoder(config, tokenizer)
     if vectors:
         set_vectors(text.words.weight, tokenizer, vectors)
@@ -405,5 +391,4 @@ def _word_encoder(config: Any, tokenizer: Tokenizer) -> TextEncoder:
     size = tokenizer.get_vocab_size()
     if config.text == "words":
         return Bag(size, pairs=config.ngrams > 1)
-    gru, pooled = (config.gru_width, config.gru_layers), (config.filters, config.top)
-    return RCNN(size, config.word_width, *gru, *pooled, config.word_dropout, config.dropout)
+    return RCNN(size, config.word_width, config.gru_width, config.filters, config.dropout)

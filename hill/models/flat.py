@@ -1,4 +1,8 @@
-"""TextRCNN: words, a GRU, convolutions and a linear head that knows nothing of the taxonomy."""
+"""Classifiers that ignore the taxonomy: `Flat` on a transformer, `TextRCNN` on words.
+
+`Flat` is the row BERT of the papers. `TextRCNN` is the encoder of Lai et al., Recurrent Convolutional Neural Networks
+for Text Classification, AAAI 2015, with the head that HiAGM's code calls the plain classifier.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +20,7 @@ from hill.types import Output
 
 
 class Flat(LargeLabelModel):
-    """Dropout, then one linear layer from the text's vector to all labels."""
+    """Dropout and one linear layer: text vectors (B, D) to logits (B, L)."""
 
     Config: ClassVar[type[ModelConfig]] = LargeLabelConfig
 
@@ -28,7 +32,7 @@ class Flat(LargeLabelModel):
         initialise(self.head)
 
     def classify(self, text: Tensor, labels: Tensor | None = None) -> Output:
-        """Vectors (B, D) to logits (B, L), with the classification loss if labels are given."""
+        """Text vectors (B, D) to logits (B, L), with the classification loss if labels are given."""
         logits = self.head_logits(text, labels)
         if labels is None:
             return Output(logits)
@@ -36,7 +40,7 @@ class Flat(LargeLabelModel):
 
     @torch.no_grad()
     def start_head(self, weight: Tensor, bias: Tensor) -> None:
-        """Set the head."""
+        """Set the weight (L, D) and the bias (L) of the head."""
         self.head.weight.copy_(weight)
         self.head.bias.copy_(bias)
 
@@ -52,18 +56,16 @@ class TextRCNNConfig(FamilyConfig):
 
 
 class TextRCNN(VectorModel):
-    """The text's vector through one linear layer, which HiAGM's code calls the plain classifier."""
+    """One linear layer with HiAGM's regularisation: text vectors (B, D) to logits (B, L)."""
 
     Config: ClassVar[type[ModelConfig]] = TextRCNNConfig
 
-    def __init__(
-        self, text: TextEncoder, taxonomy: Taxonomy, config: TextRCNNConfig, assets: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, text: TextEncoder, taxonomy: Taxonomy, config: FamilyConfig, assets: Mapping[str, Any]) -> None:
         super().__init__(text, taxonomy, config, assets)
         self.head = FamilyHead(text.width, taxonomy, config)
 
     def classify(self, text: Tensor, labels: Tensor | None = None) -> Output:
-        """Vectors (B, D) to logits (B, L)."""
+        """Text vectors (B, D) to logits (B, L), with the loss if labels are given."""
         logits = self.head(text)
         if labels is None:
             return Output(logits)

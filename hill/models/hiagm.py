@@ -1,7 +1,7 @@
-"""HiAGM: labels as the nodes of a graph through which the text, or what labels look for in it, is passed.
+"""HiAGM: labels are nodes of a graph, and a GCN or a Tree-LSTM passes messages along the edges of the taxonomy.
 
-Zhou et al., Hierarchy-Aware Global Model for Hierarchical Text Classification, ACL 2020. Where the paper and its
-released code differ, the docstrings say which side is taken.
+Zhou et al., Hierarchy-Aware Global Model for Hierarchical Text Classification, ACL 2020. In text propagation (tp) the
+nodes start from the text's vector; in label attention (la) they start from label vectors and then attend to the tokens.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,6 @@ from hill.settings import check_one_of, within
 from hill.taxonomy import Taxonomy
 from hill.types import Batch, Output, Packed
 
-FUSIONS = ("tp", "la")
 STRUCTURES = {"gcn": LabelGCN, "treelstm": TreeLSTM}
 AXES = {"gcn": GCN_AXES, "treelstm": LSTM_AXES}
 
@@ -39,28 +38,29 @@ class HiAGMConfig(FamilyConfig):
     """Settings of HiAGM."""
 
     fusion: str = "tp"
-    """How text and labels meet: tp, the text is passed through the labels; la, labels attend to the tokens."""
+    """tp: the text's vector is propagated through the label graph; la: labels attend to the tokens."""
     structure: str = "gcn"
-    """What passes between labels: gcn or treelstm."""
+    """The graph encoder: gcn or treelstm."""
     node_width: int = 300
-    """tp: width of a label's node; in la it is that of a token's state."""
+    """tp: width of a label's node; with la it is the width of a token's state."""
     readout_dropout: float = 0.1
-    """Dropout on the nodes that the structure receives; the released code of HiAGM has 0.5."""
+    """Dropout on the nodes before the graph encoder; the released code of HiAGM has 0.5."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_one_of(self.fusion, FUSIONS, "model.fusion")
+        check_one_of(self.fusion, ("tp", "la"), "model.fusion")
         check_one_of(self.structure, STRUCTURES, "model.structure")
         within(self.node_width, 2, MAX_WIDTH, "model.node_width")
         within(self.readout_dropout, 0, 1, "model.readout_dropout")
 
 
 class HiAGM(VectorModel):
-    """Nodes of all labels, passed along the taxonomy's edges, then one linear layer from all nodes to all labels.
+    """Nodes of all labels (B, L, W) through the graph encoder, then one linear layer (B, L · W) to logits (B, L).
 
-    As in the paper, that layer has L · L · width weights: it is for hundreds of labels, not for many thousands. The
-    released label attention reads a single vector of a text, over which a softmax is 1 and teaches the labels nothing;
-    here, as in HTCInfoMax, labels attend to the tokens.
+    As in the paper, that layer has L² · W weights, so the model is for hundreds of labels, not for thousands.
+    Different from the released code: with la, labels attend to the tokens, as in HTCInfoMax. The released label
+    attention attends to a single vector; its softmax is always 1, and the labels get no gradient. There is no dropout
+    on the logits, which the released code has at 0.5.
     """
 
     Config: ClassVar[type[ModelConfig]] = HiAGMConfig
@@ -78,7 +78,7 @@ class HiAGM(VectorModel):
             return
         self.labels = nn.Parameter(nn.init.kaiming_uniform_(torch.empty(labels, width)))
         if isinstance(text, RCNN):
-            text.convolutions.requires_grad_(False)  # only a text's vector needs them
+            text.convolutions.requires_grad_(False)  # token states do not use them
 
     @property
     def vector_only(self) -> bool:
@@ -87,7 +87,7 @@ class HiAGM(VectorModel):
 
     @property
     def axes(self) -> dict[str, str]:
-        """The weights that follow the taxonomy."""
+        """The weights that depend on the taxonomy."""
         nodes = {"spread.weight": "L-", "spread.bias": "L"} if self.config.fusion == "tp" else {"labels": "L-"}
         structure = {f"structure.{name}": axes for name, axes in AXES[self.config.structure].items()}
         return super().axes | {"head.weight": "LZ"} | nodes | structure
@@ -96,25 +96,16 @@ class HiAGM(VectorModel):
         """Logits (B, L) of a batch, with a loss if it has labels."""
         if isinstance(batch, Packed) or self.vector_only:
             return super().forward(batch)
-        return self._finish(self.attend(batch), batch.labels)
+        labels = self.structure(self.dropout(self.labels)[None])[0]  # (L, S)
+        return self._classify_nodes(attend(labels, self.text.states(batch.ids, batch.mask), batch.mask), batch.labels)
 
     def classify(self, text: Tensor, labels: Tensor | None = None) -> Output:
-        """HiAGM-TP: vectors (B, D) to logits (B, L)."""
-        return self._finish(self.propagate(text), labels)
+        """HiAGM-TP: text vectors (B, D) to logits (B, L), with a loss if labels are given."""
+        nodes = self.dropout(self.spread(text)).unflatten(1, (-1, self.config.node_width))  # (B, L, W)
+        return self._classify_nodes(self.structure(nodes), labels)
 
-    def _finish(self, nodes: Tensor, labels: Tensor | None) -> Output:
+    def _classify_nodes(self, nodes: Tensor, labels: Tensor | None) -> Output:
         logits = self.head(nodes.flatten(1))
         if labels is None:
             return Output(logits)
         return total(logits, {"labels": self.label_loss(logits, labels)} | self.head.regularisation())
-
-    def propagate(self, text: Tensor) -> Tensor:
-        """HiAGM-TP: the text's vector becomes a node of each label, and the nodes hear each other: (B, L, D)."""
-        spread = self.dropout(self.spread(text))
-        nodes: Tensor = self.structure(spread.unflatten(1, (-1, self.config.node_width)))
-        return nodes
-
-    def attend(self, batch: Batch) -> Tensor:
-        """HiAGM-LA: labels hear each other, then each reads from the tokens what is like it: (B, L, S)."""
-        labels = self.structure(self.dropout(self.labels)[None])[0]  # (L, S)
-        return attend(labels, self.text.states(batch.ids, batch.mask), batch.mask)

@@ -60,6 +60,7 @@ class HILLConfig(LargeLabelConfig, TextConfig):
     """Settings of HILL."""
 
     REMOVED: ClassVar[dict[str, Any]] = {
+        **TextConfig.REMOVED,
         "leaves": "none",
         "layers": 0,
         "positives": "own",

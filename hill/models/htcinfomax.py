@@ -1,7 +1,7 @@
-"""HTCInfoMax: HiAGM's label attention, with texts that know their labels and label vectors drawn to a prior.
+"""HTCInfoMax: HiAGM's label attention with two more losses on the label vectors.
 
 Deng et al., HTCInfoMax: A Global Model for Hierarchical Text Classification via Information Maximization, NAACL 2021.
-Where the paper and its released code differ, the docstrings say which side is taken.
+The first loss maximises the mutual information of a text and its labels, the second matches label vectors to a prior.
 """
 
 from collections.abc import Mapping
@@ -30,13 +30,15 @@ from hill.settings import check_one_of, within
 from hill.taxonomy import Taxonomy
 from hill.types import Batch, Output
 
+STRUCTURES = {"gcn": LabelGCN, "treelstm": TreeLSTM}
+AXES = {"gcn": GCN_AXES, "treelstm": LSTM_AXES}
+
 
 class PairDiscriminator(nn.Module):
-    """Tells whether a text and the mean of some labels belong together.
+    """Tells whether a text and the mean vector of some labels belong together.
 
-    Two convolutions over the token states and their mean over time, joined with the labels, then three linear layers.
-    The released code's convolutions have no padding and read that of the batch; these are padded by 1 and see zeros
-    beyond a document's end, so that short documents and the company of others make no difference.
+    Two convolutions over the token states (B, T, S), their mean over time (B, H), joined with the labels (B, S), then
+    three linear layers. Unlike the released code, the convolutions are padded by 1 and ignore the padding of the batch.
     """
 
     def __init__(self, width: int, hidden: int = 512) -> None:
@@ -48,59 +50,52 @@ class PairDiscriminator(nn.Module):
         )
 
     def summarise(self, states: Tensor, mask: Tensor) -> Tensor:
-        """Token states (B, T, S) to what is judged of a text (B, H)."""
-        within = mask[:, None]
-        near = self.near(states.transpose(1, 2) * within).relu()  # (B, S, T)
-        return mean_state(self.far(near * within).transpose(1, 2), mask)
+        """Token states (B, T, S) to text features (B, H)."""
+        is_token = mask[:, None]
+        states = self.near(states.transpose(1, 2) * is_token).relu()  # (B, S, T)
+        return mean_state(self.far(states * is_token).transpose(1, 2), mask)
 
-    def forward(self, labels: Tensor, summary: Tensor) -> Tensor:
-        """Labels (B, S) and texts (B, H) to a logit each: (B)."""
-        logits: Tensor = self.judge(torch.cat([labels, summary.to(labels.dtype)], dim=1))
+    def forward(self, labels: Tensor, texts: Tensor) -> Tensor:
+        """Label vectors (B, S) and text features (B, H) to logits (B)."""
+        logits: Tensor = self.judge(torch.cat([labels, texts.to(labels.dtype)], dim=1))
         return logits[:, 0].float()
 
 
 def pair_loss(discriminator: PairDiscriminator, labels: Tensor, states: Tensor, mask: Tensor) -> Tensor:
-    """The Jensen-Shannon bound on mutual information, as a loss: each text with its labels and with another's.
+    """The Jensen-Shannon estimate of mutual information as a loss: each text with its labels and with those of another.
 
-    Labels (B, S), states (B, T, S). Others are found by a cyclic shift of random length: the released code shuffles,
-    which can leave a text with its own labels. A batch of one has no other, and only the first term.
+    Labels (B, S), states (B, T, S). Different from the released code: the other text is found by a cyclic shift of
+    random length, since a shuffle can leave a text with its own labels. A batch of one has only the first term.
     """
-    summary = discriminator.summarise(states, mask)
-    loss = F.softplus(-discriminator(labels, summary)).mean()
+    texts = discriminator.summarise(states, mask)
+    loss = F.softplus(-discriminator(labels, texts)).mean()
     count = len(labels)
     if count == 1:
         return loss
     shift = torch.randint(1, count, (1,), device=labels.device)
-    other = summary[(torch.arange(count, device=labels.device) + shift) % count]
-    return loss + F.softplus(discriminator(labels, other)).mean()
+    others = texts[(torch.arange(count, device=labels.device) + shift) % count]
+    return loss + F.softplus(discriminator(labels, others)).mean()
 
 
 class PriorDiscriminator(nn.Sequential):
-    """Tells vectors of the prior, U[0, 1] in each feature, from those of labels: (L, S) to logits (L, 1)."""
+    """Tells vectors of the prior, U[0, 1] per feature, from label vectors: (L, S) to logits (L, 1)."""
 
     def __init__(self, width: int) -> None:
         super().__init__(nn.Linear(width, 1000), nn.ReLU(), nn.Linear(1000, 200), nn.ReLU(), nn.Linear(200, 1))
 
 
 def prior_loss(discriminator: PriorDiscriminator, labels: Tensor) -> Tensor:
-    """-[log D(u) + log(1 - D(v))], the mean over labels v (L, S) with a draw u of the prior for each.
+    """-[log D(u) + log(1 - D(v))], the mean over label vectors v (L, S) with one draw u of the prior for each.
 
-    Only the discriminator has the gradient of this: it learns to tell labels from the prior. Labels have that of
-    -log D(v), and learn to look like the prior, which is what the paper means by matching; in the released code they
-    learn to be told apart. A reversed gradient would have the same aim, but it vanishes once the discriminator is sure,
-    which with a few labels was seen after some tens of steps.
+    Only the discriminator gets this gradient. The label vectors get that of -log D(v): they learn to look like the
+    prior, which is what the paper means by matching. In the released code they learn to look different from it. A
+    reversed gradient would have the same aim, but with few labels it vanishes after some tens of steps.
     """
-    drawn, given = discriminator(torch.rand_like(labels)), discriminator(labels.detach())
-    fixed = {name: weight.detach() for name, weight in discriminator.named_parameters()}
-    fooled = F.softplus(-functional_call(discriminator, fixed, (labels,)).float())
-    told = F.softplus(-drawn.float()) + F.softplus(given.float())
-    return (told + fooled - fooled.detach()).mean()
-
-
-STRUCTURES = {"gcn": LabelGCN, "treelstm": TreeLSTM}
-
-
-AXES = {"gcn": GCN_AXES, "treelstm": LSTM_AXES}
+    prior, detached = discriminator(torch.rand_like(labels)), discriminator(labels.detach())
+    frozen = {name: weight.detach() for name, weight in discriminator.named_parameters()}
+    generator_loss = F.softplus(-functional_call(discriminator, frozen, (labels,)).float())
+    discriminator_loss = F.softplus(-prior.float()) + F.softplus(detached.float())
+    return (discriminator_loss + generator_loss - generator_loss.detach()).mean()
 
 
 @dataclass(frozen=True)
@@ -108,11 +103,11 @@ class HTCInfoMaxConfig(FamilyConfig):
     """Settings of HTCInfoMax."""
 
     structure: str = "gcn"
-    """What passes between labels: gcn or treelstm."""
+    """The graph encoder over labels: gcn or treelstm."""
     gru_width: int = 150
     """rcnn: width of the GRU, each direction."""
     readout_dropout: float = 0.1
-    """Dropout on the label vectors that the structure receives; the released code has 0.5."""
+    """Dropout on the label vectors before the graph encoder; the released code has 0.5."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -121,11 +116,11 @@ class HTCInfoMaxConfig(FamilyConfig):
 
 
 class HTCInfoMax(HTCModel):
-    """Labels attend to the tokens, one linear layer reads them all, and two more losses inform the label vectors.
+    """Label vectors (L, S) attend to token states (B, T, S), then one linear layer (B, L · S) to logits (B, L).
 
-    As in the paper, that layer has L · L · S weights: it is for hundreds of labels, not for many thousands. The
-    released code attends to padding too, and leaves the discriminators and the weight of their losses out of the
-    optimiser; here padding changes nothing and they are trained as the paper says.
+    As in the paper, that layer has L² · S weights, so the model is for hundreds of labels, not for thousands. Different
+    from the released code: padding gets no attention, and the discriminators and the weight F of their losses are
+    trained, as the paper says; the released code leaves them out of the optimiser.
     """
 
     Config: ClassVar[type[ModelConfig]] = HTCInfoMaxConfig
@@ -137,7 +132,7 @@ class HTCInfoMax(HTCModel):
         super().__init__(text, taxonomy, config, assets)
         labels, width = len(taxonomy), text.state_width
         if isinstance(text, RCNN):
-            text.convolutions.requires_grad_(False)  # only a text's vector needs them
+            text.convolutions.requires_grad_(False)  # token states do not use them
         self.labels = nn.Parameter(nn.init.kaiming_uniform_(torch.empty(labels, width)))
         self.dropout = nn.Dropout(config.readout_dropout)
         self.head = FamilyHead(labels * width, taxonomy, config)
@@ -150,7 +145,7 @@ class HTCInfoMax(HTCModel):
 
     @property
     def axes(self) -> dict[str, str]:
-        """The weights that follow the taxonomy."""
+        """The weights that depend on the taxonomy."""
         structure = {f"structure.{name}": axes for name, axes in AXES[self.config.structure].items()}
         return super().axes | {"head.weight": "LZ", "labels": "L-", "weigh_labels.weight": "-Z"} | structure
 
@@ -162,22 +157,17 @@ class HTCInfoMax(HTCModel):
         if batch.labels is None:
             return Output(logits)
         parts = {"labels": self.label_loss(logits, batch.labels)} | self.head.regularisation()
-        return total(logits, parts | self.inform(self.project(labels), states, batch.mask, batch.labels))
+        return total(logits, parts | self.information_losses(self.project(labels), states, batch.mask, batch.labels))
 
-    def inform(self, vectors: Tensor, states: Tensor, mask: Tensor, gold: Tensor) -> dict[str, Tensor]:
-        """F · (text and labels know each other) + (1 - F) · (label vectors match the prior), with F learned.
+    def information_losses(self, vectors: Tensor, states: Tensor, mask: Tensor, gold: Tensor) -> dict[str, Tensor]:
+        """F · pair loss and (1 - F) · prior loss, where F between 0 and 1 is learned.
 
-        Label vectors (L, S), token states (B, T, S), gold labels (B, L). A document's labels are the mean of their
-        vectors, 0 where it has none.
+        Label vectors (L, S), token states (B, T, S), gold labels (B, L).
         """
         mean = gold.to(vectors.dtype) @ vectors / gold.sum(dim=1, keepdim=True).clamp(min=1)  # (B, S)
-        balance = self._balance(vectors, mean_state(states, mask).mean(dim=0))
+        text = mean_state(states, mask).mean(dim=0)  # (S)
+        weight = (self.weigh_text(text) + self.weigh_labels(vectors.flatten()))[0].float().sigmoid()
         return {
-            "pairs": balance * pair_loss(self.pairs, mean, states, mask),
-            "prior": (1 - balance) * prior_loss(self.prior, vectors),
+            "pairs": weight * pair_loss(self.pairs, mean, states, mask),
+            "prior": (1 - weight) * prior_loss(self.prior, vectors),
         }
-
-    def _balance(self, vectors: Tensor, text: Tensor) -> Tensor:
-        """F: a number between 0 and 1, from the label vectors (L, S) and the mean text (S)."""
-        logit: Tensor = self.weigh_text(text) + self.weigh_labels(vectors.flatten())
-        return logit[0].float().sigmoid()

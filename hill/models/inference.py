@@ -157,7 +157,7 @@ def upgrade_settings(model: str, saved: Groups, folder: Path, resume: bool = Fal
     for group, unused_values in removed.items():
         for name, unused in unused_values.items():
             value = upgraded.get(group, {}).pop(name, unused)
-            if value != unused and (group != "train" or resume):
+            if unused is not None and value != unused and (group != "train" or resume):
                 raise CheckpointError(
                     f"'{folder}' was made with {group}.{name} = {value!r}, which no longer exists; train it again, or "
                     "use an earlier version of hill"
@@ -213,8 +213,8 @@ class Inference:
 
     @property
     def packed(self) -> bool:
-        """Whether batches are packed instead of padded: on a GPU, in bf16, for models that only need text vectors."""
-        return self.device.type == "cuda" and self.bf16 and self.model.vector_only and self.model.text.packs
+        """Whether batches are packed instead of padded: if the model only needs text vectors, on a GPU also bf16."""
+        return self.model.vector_only and self.model.text.packs and (self.bf16 or self.device.type == "cpu")
 
     def autocast(self) -> AbstractContextManager[object]:
         """Mixed precision, if configured; for forward passes only."""
@@ -266,7 +266,9 @@ class Inference:
                 yield documents, to_device(collate(tokens, None, self.shard(documents), pad), self.device)
             return
         resident = DeviceDocuments(tokens, None, pad, self.device)
-        for documents in reading_order(tokens.lengths, 0, BATCH_TOKENS * self.n_shards):
+        on_gpu = self.device.type == "cuda"
+        size, budget = (0, BATCH_TOKENS) if on_gpu else (BATCH_SIZE, 0)
+        for documents in reading_order(tokens.lengths, size * self.n_shards, budget * self.n_shards):
             shard = self.shard(documents)
             yield documents, resident.packed(move(torch.from_numpy(shard), self.device), resident.size(shard))
 

@@ -1,15 +1,14 @@
-"""Linear: a linear support vector machine a label on TF-IDF of words and word pairs.
+"""Linear: one linear support vector machine per label on TF-IDF vectors of words and word pairs.
 
-No paper's: the baseline that every paper should have. The machines are fitted by scikit-learn; predicting needs none.
-
-With more than 10,000 labels each machine is fitted against a sample of the documents without its label, and only its
-larger weights are kept, as in DiSMEC (Babbar and Schölkopf, WSDM 2017).
+A baseline that is from no paper. scikit-learn fits the machines; prediction does not need it. With more than 10,000
+labels, machines are fitted on a sample of the documents without their label, and small weights are dropped, as in
+DiSMEC (Babbar and Schölkopf, WSDM 2017).
 """
 
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -29,132 +28,13 @@ from hill.settings import check_at_least, check_one_of
 from hill.taxonomy import Taxonomy
 from hill.types import MANY_LABELS, Batch, BoolArray, FloatArray, IntArray, Output
 
-NAMES = ("starts", "labels", "weights")
-
-
-class SparseHead(nn.Module):
-    """Sparse features of documents to logits. Row i of the weights (features, L) is that of feature i.
-
-    It computes on the CPU, wherever its weights are.
-    """
-
-    starts: Tensor
-    labels: Tensor
-    weights: Tensor
-
-    def __init__(self, features: int, labels: int) -> None:
-        super().__init__()
-        self.shape = features, labels
-        self._matrix: csr_array[Any] | None = None
-        self.register_buffer("starts", torch.zeros(features + 1, dtype=torch.int64))
-        self.register_buffer("labels", torch.empty(0, dtype=torch.int32))
-        self.register_buffer("weights", torch.empty(0))
-
-    def set(self, weights: csr_array[Any]) -> None:
-        """Take these weights (features, L)."""
-        device = self.weights.device
-        found = (weights.indptr.astype(np.int64), weights.indices.astype(np.int32), weights.data.astype(np.float32))
-        for name, values in zip(NAMES, found, strict=True):
-            self.register_buffer(name, torch.from_numpy(values).to(device))
-        self._matrix = None
-
-    @property
-    def matrix(self) -> csr_array[Any]:
-        """All weights: (features, L)."""
-        if self._matrix is None:
-            starts, labels, weights = (getattr(self, name).cpu().numpy() for name in NAMES)
-            self._matrix = csr_array((weights, labels, starts), shape=self.shape)
-        return self._matrix
-
-    def forward(self, places: Tensor, values: Tensor) -> Tensor:
-        """Features and their values (B, M) to logits (B, L)."""
-        documents, width = places.shape
-        starts = np.arange(0, documents * width + 1, width)
-        parts = values.flatten().cpu().numpy(), places.flatten().cpu().numpy(), starts
-        read = csr_array(parts, shape=(documents, self.shape[0]))
-        return torch.from_numpy((read @ self.matrix).toarray()).to(values)
-
-    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Weights that are loaded may be of any number."""
-        for name in NAMES:
-            if prefix + name in state:
-                self.register_buffer(name, torch.empty_like(state[prefix + name], device=self.weights.device))
-        self._matrix = None
-        super()._load_from_state_dict(state, prefix, *rest)
-
-
-DRAWN = 1_000
-"""Most documents near a label, and most of the others, that its machine is fitted against."""
-
-
-class Drawn(NamedTuple):
-    """The documents for the machine of a label, those that have it first, and how much each counts."""
-
-    places: IntArray
-    gold: BoolArray
-    weight: FloatArray
-
-
-def separate(
-    features: csr_array[Any], gold: BoolArray, c: float, balance: bool, seed: int, weight: FloatArray | None = None
-) -> Any:
-    """The machine of one label; where the dual problem does not converge, which balance may cause, the primal's."""
-    svm, errors = (need(f"sklearn.{part}", "sklearn", "the linear model") for part in ("svm", "exceptions"))
-    machine = svm.LinearSVC(C=c, class_weight="balanced" if balance else None, random_state=seed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", errors.ConvergenceWarning)
-        machine.fit(features, gold, weight)
-    solved = machine.n_iter_ < machine.max_iter
-    return machine if solved else machine.set_params(dual=False).fit(features, gold, weight)
-
-
-def draw_documents(labels: csc_array[Any], edges: IntArray, seed: int) -> Iterator[Drawn]:
-    """For each label its documents, and some of those without it, which count for all of them.
-
-    Labels are (documents, L), edges rows (child, parent). Documents with a parent of the label, which are hard to tell
-    from its own, and all others are drawn from separately, at most `DRAWN` of each.
-    """
-    draw, count = np.random.default_rng(seed), labels.shape[0]
-    order = np.argsort(edges[:, 0], kind="stable")
-    starts = np.searchsorted(edges[order, 0], np.arange(labels.shape[1] + 1))
-    for label in range(labels.shape[1]):
-        own = _documents(labels, label)
-        above = [_documents(labels, parent) for parent in edges[order[starts[label] : starts[label + 1]], 1]]
-        near = np.setdiff1d(np.concatenate([*above, own[:0]]), own)
-        taken = draw.choice(near, DRAWN, replace=False) if len(near) > DRAWN else near
-        others = count - len(own) - len(near)
-        drawn = _draw_others(draw, np.concatenate([own, near]), count)
-        sizes = len(own), len(taken), len(drawn)
-        shares = [whole / max(size, 1) for whole, size in zip((len(own), len(near), others), sizes, strict=True)]
-        places = np.concatenate([own, taken, drawn]).astype(np.int64)
-        yield Drawn(places, np.arange(len(places)) < len(own), np.repeat(shares, sizes))
-
-
-def _documents(labels: csc_array[Any], label: int) -> IntArray:
-    found: IntArray = labels.indices[labels.indptr[label] : labels.indptr[label + 1]].astype(np.int64)
-    return found
-
-
-def _draw_others(draw: np.random.Generator, known: IntArray, count: int) -> IntArray:
-    """Documents of so many that are none of the known ones: some, drawn, or all where they are few."""
-    if len(known) > count // 2 or count <= 2 * DRAWN:
-        others = np.setdiff1d(np.arange(count), known)
-        return others if len(others) <= DRAWN else draw.choice(others, DRAWN, replace=False)
-    drawn = np.unique(draw.integers(0, count, DRAWN))
-    return np.setdiff1d(drawn, known)
-
-
-BATCH = 64
-
-
 NGRAMS_FILE = "ngrams.json"
-
-
-MOST_WEIGHTS = 4_000_000_000
-
-
-SMALL = 0.01
-"""Weights of very many labels that are smaller than this are left out."""
+BATCH_SIZE = 64
+MAX_WEIGHTS = 4_000_000_000
+MAX_NEGATIVES = 1_000
+"""With very many labels: most documents of a parent, and most other documents, that a machine is fitted on."""
+MIN_WEIGHT = 0.01
+"""With very many labels, smaller weights are dropped."""
 
 
 @dataclass(frozen=True)
@@ -166,17 +46,17 @@ class LinearConfig(ModelConfig):
     text: str = "words"
     """Kind of text encoder: words learned from the training documents."""
     loss: str = "bce"
-    """How margins become scores: bce: each for itself, margin 0 is 0.5; softmax, conditional-softmax: among others."""
+    """How margins become scores: bce: per label, margin 0 is 0.5; softmax, conditional-softmax: relative to others."""
     features: int = 200_000
-    """Most n-grams: those that the most training documents have."""
+    """Most n-grams: those in the most training documents."""
     ngrams: int = 2
     """1 for words, 2 for words and pairs of words."""
     min_count: int = 2
-    """How many training documents must have an n-gram; where none is in so many, all are features."""
+    """Fewest training documents of an n-gram; if no n-gram has as many, all are features."""
     c: float = 1.0
-    """C of the support vector machines: how much an error costs, measured by the width of the margin."""
+    """C of the support vector machines: the cost of an error relative to the width of the margin."""
     balance: bool = False
-    """Whether the errors of all documents with a label cost as much as those of all without it."""
+    """Whether errors on all documents with a label cost as much as errors on all documents without it."""
     vocabulary: int = 200_000
     """Most words."""
 
@@ -194,11 +74,83 @@ class LinearConfig(ModelConfig):
             )
 
 
-class Linear(HTCModel):
-    """Margins as logits; fitted label by label, each against all others.
+class SparseHead(nn.Module):
+    """A sparse matrix of weights (features, L), in CSR format; it computes on the CPU."""
 
-    One machine after the other: liblinear has one random state for all threads, so that machines fitted side by side
-    would come out differently each time.
+    starts: Tensor
+    labels: Tensor
+    weights: Tensor
+
+    def __init__(self, features: int, labels: int) -> None:
+        super().__init__()
+        self.shape = features, labels
+        self._matrix: csr_array[Any] | None = None
+        self.register_buffer("starts", torch.zeros(features + 1, dtype=torch.int64))
+        self.register_buffer("labels", torch.empty(0, dtype=torch.int32))
+        self.register_buffer("weights", torch.empty(0))
+
+    def set(self, weights: csr_array[Any]) -> None:
+        """Set the weights (features, L)."""
+        parts = weights.indptr.astype(np.int64), weights.indices.astype(np.int32), weights.data.astype(np.float32)
+        for name, values in zip(("starts", "labels", "weights"), parts, strict=True):
+            self.register_buffer(name, torch.from_numpy(values).to(self.weights.device))
+        self._matrix = None
+
+    @property
+    def matrix(self) -> csr_array[Any]:
+        """All weights: (features, L)."""
+        if self._matrix is None:
+            parts = (part.cpu().numpy() for part in (self.weights, self.labels, self.starts))
+            self._matrix = csr_array(tuple(parts), shape=self.shape)
+        return self._matrix
+
+    def forward(self, features: Tensor, values: Tensor) -> Tensor:
+        """Features and their values (B, M) to logits (B, L)."""
+        starts = np.arange(0, features.numel() + 1, features.shape[1])
+        parts = values.flatten().cpu().numpy(), features.flatten().cpu().numpy(), starts
+        documents = csr_array(parts, shape=(len(features), self.shape[0]))
+        return torch.from_numpy((documents @ self.matrix).toarray()).to(values)
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Make room for any number of weights before they are loaded."""
+        for name in ("starts", "labels", "weights"):
+            if prefix + name in state:
+                self.register_buffer(name, torch.empty_like(state[prefix + name], device=self.weights.device))
+        self._matrix = None
+        super()._load_from_state_dict(state, prefix, *rest)
+
+
+def sample_documents(
+    labels: csc_array[Any], edges: IntArray, seed: int
+) -> Iterator[tuple[IntArray, IntArray, FloatArray]]:
+    """Yield per label its documents, a sample of the others, and weights of both that make the sample represent all.
+
+    Labels are (documents, L), edges rows (child, parent). Documents of a parent of the label, which are hard to
+    distinguish, and all others are sampled separately, at most `MAX_NEGATIVES` of each.
+    """
+    generator, count = np.random.default_rng(seed), labels.shape[0]
+    order = np.argsort(edges[:, 0], kind="stable")
+    starts = np.searchsorted(edges[order, 0], np.arange(labels.shape[1] + 1))
+    columns = np.split(labels.indices.astype(np.int64), labels.indptr[1:-1])
+    for label, own in enumerate(columns):
+        parents = edges[order[starts[label] : starts[label + 1]], 1]
+        near = np.setdiff1d(np.concatenate([own[:0], *(columns[parent] for parent in parents)]), own)
+        near_sample = generator.choice(near, MAX_NEGATIVES, replace=False) if len(near) > MAX_NEGATIVES else near
+        known = np.concatenate([own, near])
+        if len(known) > count // 2 or count <= 2 * MAX_NEGATIVES:
+            far = np.setdiff1d(np.arange(count), known)
+            far = far if len(far) <= MAX_NEGATIVES else generator.choice(far, MAX_NEGATIVES, replace=False)
+        else:  # without a list of all documents
+            far = np.setdiff1d(np.unique(generator.integers(0, count, MAX_NEGATIVES)), known)
+        shares = len(near) / max(len(near_sample), 1), (count - len(known)) / max(len(far), 1)
+        weights = np.repeat([1.0, *shares], [len(own), len(near_sample), len(far)])
+        yield own, np.concatenate([near_sample, far]), weights
+
+
+class Linear(HTCModel):
+    """Features (B, D) to margins (B, L), which are the logits; one machine per label, fitted one after the other.
+
+    They are not fitted in parallel: liblinear has one random state for all threads, so results would vary.
     """
 
     Config: ClassVar[type[ModelConfig]] = LinearConfig
@@ -206,38 +158,48 @@ class Linear(HTCModel):
     config: LinearConfig
     text: Bag
     head: Any
-    """The weights of n-grams: an embedding bag, or with very many labels a sparse head."""
+    """The weights (D, L): an embedding bag, or with very many labels a sparse head."""
 
     def __init__(self, text: Bag, taxonomy: Taxonomy, config: LinearConfig, assets: Mapping[str, Any]) -> None:
         super().__init__(text, taxonomy, config, assets)
         ngrams, labels = assets[NGRAMS_FILE], len(taxonomy)
-        text.know(torch.tensor(ngrams["keys"]), torch.tensor(ngrams["counts"]), ngrams["documents"])
+        text.set_features(torch.tensor(ngrams["keys"]), torch.tensor(ngrams["counts"]), ngrams["documents"])
         self._edges = taxonomy.edge_array
-        self.head = SparseHead(text.width, labels) if labels > MANY_LABELS else _dense_head(text.width, labels)
         self.bias = nn.Parameter(torch.zeros(labels))
+        size = text.width * labels
+        if labels > MANY_LABELS:
+            self.head = SparseHead(text.width, labels)
+        elif size > MAX_WEIGHTS:
+            raise ConfigError(
+                f"{text.width:,} features of {labels:,} labels are {size:,} weights, "
+                f"expected at most {MAX_WEIGHTS:,}; set model.features={MAX_WEIGHTS // labels}"
+            )
+        else:
+            self.head = nn.EmbeddingBag.from_pretrained(torch.zeros(text.width, labels), freeze=False, mode="sum")
 
     @classmethod
     def prepare(
         cls, documents: Documents, taxonomy: Taxonomy, config: LinearConfig, tokenizer: Tokenizer
     ) -> dict[str, Any]:
-        """The n-grams that are features, counted over whole texts, beside what every model knows."""
+        """The assets of every model, and the n-grams that are features, counted over whole texts."""
         tokens = tokenize(documents.texts, tokenizer, UNLIMITED)
         bag = Bag(tokenizer.get_vocab_size(), config.ngrams > 1)
-        keys, counts = count_documents(bag.ngrams(batch.ids, batch.mask) for _, batch in _read(tokens))
+        keys, counts = count_documents(bag.ngrams(batch.ids, batch.mask) for _, batch in _batches(tokens))
         if not len(keys):
             raise DataError("no training document has a word; expected texts")
-        kept = _choose(counts, config)
-        known = super().prepare(documents, taxonomy, config, tokenizer)
-        ngrams = {"documents": len(documents), "keys": keys[kept].tolist(), "counts": counts[kept].tolist()}
-        return known | {NGRAMS_FILE: ngrams}
+        frequent = (counts >= config.min_count).nonzero()[:, 0]
+        frequent = frequent if len(frequent) else torch.arange(len(counts))
+        best = counts[frequent].argsort(descending=True, stable=True)[: config.features]
+        chosen = frequent[best].sort().values
+        ngrams = {"documents": len(documents), "keys": keys[chosen].tolist(), "counts": counts[chosen].tolist()}
+        return super().prepare(documents, taxonomy, config, tokenizer) | {NGRAMS_FILE: ngrams}
 
     def forward(self, batch: Batch) -> Output:
-        """Margins (B, L) of a batch; with labels the loss of the config, which `fit` does not look at."""
-        places, values = self.text.sparse(batch.ids, batch.mask)
-        if isinstance(self.head, SparseHead):
-            logits = self.head(places, values) + self.bias
-        else:
-            logits = self.head(places, per_sample_weights=values) + self.bias
+        """Margins (B, L) of a batch; with labels also the loss of the config, which `fit` does not use."""
+        features, values = self.text.sparse(batch.ids, batch.mask)
+        sparse = isinstance(self.head, SparseHead)
+        weighted = self.head(features, values) if sparse else self.head(features, per_sample_weights=values)
+        logits = weighted + self.bias
         if batch.labels is None:
             return Output(logits)
         return total(logits, {"labels": self.label_loss(logits, batch.labels)})
@@ -247,8 +209,8 @@ class Linear(HTCModel):
         if isinstance(self.head, SparseHead):
             rows = self.head.matrix[features.cpu().numpy()][:, labels.cpu().numpy()]
             return torch.from_numpy(rows.toarray()).to(self.bias)
-        found: Tensor = self.head.weight[features][:, labels]
-        return found
+        weights: Tensor = self.head.weight[features][:, labels]
+        return weights
 
     def ngram_contributions(self, batch: Batch, labels: Tensor) -> NgramContributions:
         """Return weight × TF-IDF of each n-gram of a batch of one document, for these labels.
@@ -256,9 +218,9 @@ class Linear(HTCModel):
         Per token, the value of an n-gram is shared equally between its occurrences, and between the tokens of a pair.
         """
         ngrams = self.text.ngrams(batch.ids, batch.mask)[0]  # (M): all tokens, then all pairs
-        place = torch.searchsorted(self.text.keys, ngrams).clamp(max=self.text.width - 1)
-        known = self.text.keys[place] == ngrams
-        features, index, counts = torch.unique(place[known], return_inverse=True, return_counts=True)
+        feature = torch.searchsorted(self.text.keys, ngrams).clamp(max=self.text.width - 1)
+        known = self.text.keys[feature] == ngrams
+        features, index, counts = torch.unique(feature[known], return_inverse=True, return_counts=True)
         values = self.weights_of(features, labels).T.double() * self.text(batch.ids, batch.mask)[0, features].double()
         occurrences = values.new_zeros(len(labels), len(ngrams))
         occurrences[:, known] = (values / counts)[:, index]
@@ -269,70 +231,56 @@ class Linear(HTCModel):
 
     @torch.no_grad()
     def fit(self, tokens: Tokens, labels: csr_array[Any], seed: int) -> Iterator[tuple[int, int]]:
-        """Fit one machine a label, yielding how many are done; the margin of a label that none or all have is ∓1."""
+        """Fit one machine per label, yielding how many are done; a label of no or all documents gets the margin ∓1."""
         need("sklearn", "sklearn", "the linear model")
-        features, columns = self._features(tokens), labels.tocsc()
-        if isinstance(self.head, SparseHead):
-            yield from self._fit_sparse(self.head, features, columns, seed)
-            return
-        for label in range(labels.shape[1]):
-            gold = columns[:, [label]].toarray()[:, 0] > 0
-            if gold.all() or not gold.any():
-                self.head.weight[:, label], self.bias[label] = 0.0, 1.0 if gold.all() else -1.0
+        features, columns, count, head = self._features(tokens), labels.tocsc(), labels.shape[1], self.head
+        samples, entries = sample_documents(columns, self._edges, seed), []
+        for label in range(count):
+            if isinstance(head, SparseHead):
+                own, others, weight = next(samples)
+                documents, gold = np.concatenate([own, others]), np.arange(len(weight)) < len(own)
+                coefficients, self.bias[label] = self._fit_machine(features[documents], gold, weight, seed)
+                large = np.flatnonzero(np.abs(coefficients) >= MIN_WEIGHT).astype(np.int32)
+                entries.append((large, np.full_like(large, label), coefficients[large].astype(np.float32)))
             else:
-                machine = separate(features, gold, self.config.c, self.config.balance, seed)
-                self.head.weight[:, label] = torch.from_numpy(machine.coef_[0]).to(self.head.weight)
-                self.bias[label] = float(machine.intercept_[0])
-            yield label + 1, labels.shape[1]
-
-    def _fit_sparse(
-        self, head: SparseHead, features: csr_array[Any], columns: csc_array[Any], seed: int
-    ) -> Iterator[tuple[int, int]]:
-        """The same on a sample of the documents for each label, keeping the larger weights."""
-        count, kept = columns.shape[1], []
-        for label, drawn in enumerate(draw_documents(columns, self._edges, seed)):
-            if drawn.gold.all() or not drawn.gold.any():
-                self.bias[label] = 1.0 if drawn.gold.all() else -1.0
-            else:
-                fit = features[drawn.places], drawn.gold, self.config.c, self.config.balance, seed, drawn.weight
-                machine = separate(*fit)
-                large = np.flatnonzero(np.abs(machine.coef_[0]) >= SMALL).astype(np.int32)
-                kept.append((large, np.full_like(large, label), machine.coef_[0][large].astype(np.float32)))
-                self.bias[label] = float(machine.intercept_[0])
+                gold = columns[:, [label]].toarray()[:, 0] > 0
+                coefficients, self.bias[label] = self._fit_machine(features, gold, None, seed)
+                head.weight[:, label] = torch.from_numpy(coefficients).to(head.weight)
             yield label + 1, count
-        if kept:
-            rows, labels, weights = (np.concatenate(part) for part in zip(*kept, strict=True))
-            head.set(csr_array(coo_array((weights, (rows, labels)), shape=head.shape)))
+        if isinstance(head, SparseHead):
+            rows, label_rows, weights = (np.concatenate(part) for part in zip(*entries, strict=True))
+            head.set(csr_array(coo_array((weights, (rows, label_rows)), shape=head.shape)))
+
+    def _fit_machine(
+        self, features: csr_array[Any], gold: BoolArray, weight: FloatArray | None, seed: int
+    ) -> tuple[FloatArray, float]:
+        """Coefficients (D) and intercept of one machine; if the dual problem does not converge, of the primal."""
+        if gold.all() or not gold.any():
+            return np.zeros(features.shape[1]), 1.0 if gold.all() else -1.0
+        svm, exceptions = (need(f"sklearn.{part}", "sklearn", "the linear model") for part in ("svm", "exceptions"))
+        balance = "balanced" if self.config.balance else None
+        machine = svm.LinearSVC(C=self.config.c, class_weight=balance, random_state=seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", exceptions.ConvergenceWarning)
+            machine.fit(features, gold, weight)
+        if machine.n_iter_ >= machine.max_iter:
+            machine.set_params(dual=False).fit(features, gold, weight)
+        return machine.coef_[0], float(machine.intercept_[0])
 
     def _features(self, tokens: Tokens) -> csr_array[Any]:
-        """TF-IDF of all documents: (documents, D)."""
-        found, device = [], self.bias.device
-        for documents, batch in _read(tokens):
-            places, values = (part.cpu() for part in self.text.sparse(batch.ids.to(device), batch.mask.to(device)))
+        """TF-IDF vectors of all documents: (documents, D)."""
+        entries, device = [], self.bias.device
+        for documents, batch in _batches(tokens):
+            features, values = (part.cpu() for part in self.text.sparse(batch.ids.to(device), batch.mask.to(device)))
             row, column = values.nonzero(as_tuple=True)
-            found.append((documents[row.numpy()], places[row, column].numpy(), values[row, column].double().numpy()))
-        rows, columns, numbers = (np.concatenate(part) for part in zip(*found, strict=True))
-        index = rows.astype(np.int32), columns.astype(np.int32)  # liblinear takes no others
+            entries.append(
+                (documents[row.numpy()], features[row, column].numpy(), values[row, column].double().numpy())
+            )
+        rows, columns, numbers = (np.concatenate(part) for part in zip(*entries, strict=True))
+        index = rows.astype(np.int32), columns.astype(np.int32)  # the only type that liblinear takes
         return csr_array((numbers, index), shape=(len(tokens), self.text.width))
 
 
-def _dense_head(features: int, labels: int) -> nn.EmbeddingBag:
-    if features * labels > MOST_WEIGHTS:
-        raise ConfigError(
-            f"{features:,} features of {labels:,} labels are {features * labels:,} weights, "
-            f"expected at most {MOST_WEIGHTS:,}; set model.features={MOST_WEIGHTS // labels}"
-        )
-    return nn.EmbeddingBag.from_pretrained(torch.zeros(features, labels), freeze=False, mode="sum")
-
-
-def _read(tokens: Tokens) -> Iterator[tuple[IntArray, Batch]]:
-    for documents in reading_order(tokens.lengths, BATCH):
+def _batches(tokens: Tokens) -> Iterator[tuple[IntArray, Batch]]:
+    for documents in reading_order(tokens.lengths, BATCH_SIZE):
         yield documents, collate(tokens, None, documents, 0)
-
-
-def _choose(counts: Tensor, config: LinearConfig) -> Tensor:
-    """Which n-grams are features: places in the counts, sorted."""
-    enough = (counts >= config.min_count).nonzero()[:, 0]
-    enough = enough if len(enough) else torch.arange(len(counts))
-    most = counts[enough].argsort(descending=True, stable=True)[: config.features]
-    return enough[most].sort().values

@@ -4,41 +4,41 @@ Texts, labels and splits are those of the research code of HGCLR and HILL; `docs
 reader returns a `Corpus`, and `prepare` writes it as a data set of this package.
 """
 
-import difflib
+from __future__ import annotations
+
 import json
+import lzma
+import math
 import os
 import re
 import shutil
+import tarfile
 import warnings
+import zlib
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
+from html.entities import entitydefs
+from itertools import count
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryFile
 from typing import NamedTuple
+from xml.etree.ElementTree import Element, ParseError, XMLParser, fromstring
 from zipfile import ZipFile
 
 import numpy as np
 
-from hill.errors import ConfigError, DataError, need
-from hill.research.corpus import (
-    Corpus,
-    Entry,
-    Spool,
-    Story,
-    Tick,
-    counted,
-    find_file,
-    find_list,
-    hold_out,
-    read_lines,
-    read_stories,
-    ticking,
-)
+from hill.data.readers import open_lines
+from hill.errors import DataError, need
+from hill.settings import check_one_of
 from hill.taxonomy import Label, Taxonomy, read_taxonomy, write_taxonomy
 from hill.types import IntArray
+
+Tick = Callable[[int], None]
+"""Called with the number of documents read since the last call."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,58 @@ class Prepared:
     notes: list[str]
 
 
+class Entry(NamedTuple):
+    """A document to write: the index of its text in the spool, and the ids of its labels and their ancestors."""
+
+    id: str
+    text: int
+    labels: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A data set: its splits, its taxonomy, and notes about changes to the original data."""
+
+    splits: Mapping[str, Iterable[Entry]]
+    taxonomy: Taxonomy
+    notes: list[str]
+
+
+class Spool:
+    """A growing list of texts in a temporary file, which is deleted when the spool is closed.
+
+    >>> with Spool() as texts:
+    ...     texts.append("one"), texts.append("zwölf"), texts[1], len(texts)
+    (0, 1, 'zwölf', 2)
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._file = TemporaryFile(dir=folder)  # noqa: SIM115
+        self._starts = array("Q", [0])
+
+    def __enter__(self) -> Spool:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def __getitem__(self, index: int) -> str:
+        start, end = self._starts[index], self._starts[index + 1]
+        self._file.seek(start)
+        return self._file.read(end - start).decode()
+
+    def append(self, text: str) -> int:
+        """Add a text and return its index."""
+        content = text.encode()
+        self._file.seek(self._starts[-1])
+        self._file.write(content)
+        self._starts.append(self._starts[-1] + len(content))
+        return len(self) - 1
+
+
 def prepare(name: str, source: Path, out: Path, tick: Tick = lambda documents: None) -> Prepared:
     """Write a research data set to a new folder: `train.jsonl`, `dev.jsonl`, `test.jsonl` and `taxonomy.json`.
 
@@ -57,12 +109,9 @@ def prepare(name: str, source: Path, out: Path, tick: Tick = lambda documents: N
         name: wos, rcv1 or nyt.
         source: The folder with the original files.
         out: The folder to create; it is complete or not there at all.
-        tick: Called from time to time with the number of documents read since the last call.
+        tick: Called with the number of documents read since the last call.
     """
-    if name not in DATASETS:
-        near = difflib.get_close_matches(name, DATASETS, n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
-        raise ConfigError(f"unknown data set '{name}'; known are {', '.join(DATASETS)}{hint}")
+    check_one_of(name, DATASETS, "data set")
     if not source.is_dir():
         raise DataError(f"'{source}' is not a folder; give the folder with the files of the original distribution")
     try:
@@ -110,8 +159,46 @@ def _write(entries: Iterable[Entry], texts: Spool, path: Path) -> int:
     return count
 
 
-# Web of Science
+# Shared by the readers
 
+
+def find_file(folder: Path, name: str, origin: str) -> Path:
+    """A file of a folder, plain or gzipped, or a `DataError` that says where to get it."""
+    plain, gzipped = folder / name, folder / f"{name}.gz"
+    if not plain.is_file() and not gzipped.is_file():
+        raise DataError(f"none of '{plain}', '{gzipped}' exists; get it from {origin}")
+    return plain if plain.is_file() else gzipped
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The non-blank lines of a text file, stripped and numbered from 1."""
+    line = 0
+    try:
+        for line, content in open_lines(path):
+            if text := content.decode().strip():
+                yield line, text
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise DataError(f"'{path}' cannot be read after line {line}: {error}; get the file again") from None
+
+
+def hold_out(items: IntArray, share: float) -> tuple[IntArray, IntArray]:
+    """Split off a share of the items, exactly as scikit-learn's `train_test_split` with `random_state=0`.
+
+    >>> hold_out(np.arange(5), 0.2)
+    (array([0, 1, 3, 4]), array([2]))
+    """
+    order = np.random.RandomState(0).permutation(len(items))
+    n_second = math.ceil(share * len(items))
+    return items[order[n_second:]], items[order[:n_second]]
+
+
+def _note(n: int, noun: str, rest: str) -> list[str]:
+    """A note that begins with a count, or no note if the count is 0."""
+    plural = "stories" if noun == "story" else f"{noun}s"
+    return [f"{n:,} {noun if n == 1 else plural} {rest}"] if n else []
+
+
+# Web of Science
 
 WOS_ORIGIN = "'Web of Science Dataset' of Mendeley Data (doi 10.17632/9rw3vkcfy4), folder Meta-data"
 HEADER = ("Y1", "Y2", "Y", "Domain", "area", "keywords", "Abstract")
@@ -133,16 +220,37 @@ def read_wos(source: Path, texts: Spool, tick: Tick) -> Corpus:
     """Read `Data.xlsx` or `Data.txt` and split it as the research code does."""
     path = _find_wos(source)
     rows = []
-    for cells in ticking(_read_cells(path), tick):
+    for cells in _read_cells(path):
+        tick(1)
         text = clean(cells[6])
         index = texts.append(text) if text else None
         rows.append(WosRow(f"{cells[0]}-{cells[1]}", cells[3].strip(), cells[4].strip(), index))
     if not rows:
         raise DataError(f"'{path}' has a header but no rows; get the file again")
     areas = merge_areas(rows)
-    taxonomy = _wos_taxonomy(rows, areas, path)
-    train, dev, test = (_wos_entries(indices, rows, areas) for indices in split_indices(len(rows)))
-    return Corpus({"train": train, "dev": dev, "test": test}, taxonomy, _wos_notes(rows, areas))
+    parents: dict[str, str] = {}
+    for row, area in zip(rows, areas, strict=True):
+        if parents.setdefault(area, row.domain) != row.domain:
+            both = f"'{parents[area]}' and '{row.domain}'"
+            raise DataError(f"the area '{area}' is under {both} in '{path}'; rename it under one of them")
+    domains = dict.fromkeys(row.domain for row in rows)
+    children = [Label(area, area, (domain,)) for area, domain in parents.items()]
+    taxonomy = Taxonomy([*(Label(domain, domain) for domain in domains), *children])
+
+    def entries(indices: IntArray) -> Iterator[Entry]:
+        for index in indices.tolist():
+            if (text := rows[index].text) is not None:
+                yield Entry(str(index), text, (rows[index].domain, areas[index]))
+
+    notes = []
+    if len(rows) != WOS_ROWS:
+        notes.append(f"{len(rows):,} rows, but WOS-46985 has {WOS_ROWS:,}: the split is not the published one")
+    merged = Counter((row.code, row.area, area) for row, area in zip(rows, areas, strict=True) if row.area != area)
+    for (code, name, area), n_rows in merged.items():
+        notes += _note(n_rows, "row", f"of '{name}' merged into '{area}' (code {code})")
+    notes += _note(sum(row.text is None for row in rows), "row", "without an abstract left out")
+    train, dev, test = map(entries, split_indices(len(rows)))
+    return Corpus({"train": train, "dev": dev, "test": test}, taxonomy, notes)
 
 
 def clean(text: str) -> str:
@@ -180,13 +288,16 @@ def split_indices(n: int) -> tuple[IntArray, IntArray, IntArray]:
 
 def _find_wos(source: Path) -> Path:
     folders = (source, source / "Meta-data")
-    try:
-        return find_file([folder / name for folder in folders for name in ("Data.xlsx", "Data.txt")], WOS_ORIGIN)
-    except DataError as error:
-        if old := [folder / "Data.xls" for folder in folders if (folder / "Data.xls").is_file()]:
+    paths = [folder / name for folder in folders for name in ("Data.xlsx", "Data.txt")]
+    for path in paths:
+        if path.is_file():
+            return path
+    for folder in folders:
+        if (folder / "Data.xls").is_file():
             remedy = "open it and save it as Data.xlsx, or as Data.txt (Unicode text), in the same folder"
-            raise DataError(f"'{old[0]}' is an old binary workbook; {remedy}") from error
-        raise
+            raise DataError(f"'{folder / 'Data.xls'}' is an old binary workbook; {remedy}")
+    names = ", ".join(f"'{path}'" for path in paths)
+    raise DataError(f"none of {names} exists; get it from {WOS_ORIGIN}")
 
 
 def _read_cells(path: Path) -> Iterator[list[str]]:
@@ -228,38 +339,7 @@ def _read_text(path: Path) -> Iterator[tuple[int, list[str]]]:
             raise DataError(f"'{path}' is neither UTF-8 nor UTF-16 with a mark ({error}); {remedy}") from None
 
 
-def _wos_taxonomy(rows: Sequence[WosRow], areas: Sequence[str], path: Path) -> Taxonomy:
-    """Domains, then areas, each in order of first appearance."""
-    domains = dict.fromkeys(row.domain for row in rows)
-    parents: dict[str, str] = {}
-    for row, area in zip(rows, areas, strict=True):
-        if parents.setdefault(area, row.domain) != row.domain:
-            both = f"'{parents[area]}' and '{row.domain}'"
-            raise DataError(f"the area '{area}' is under {both} in '{path}'; rename it under one of them")
-    children = [Label(area, area, (domain,)) for area, domain in parents.items()]
-    return Taxonomy([*(Label(domain, domain) for domain in domains), *children])
-
-
-def _wos_entries(indices: IntArray, rows: Sequence[WosRow], areas: Sequence[str]) -> Iterator[Entry]:
-    for index in indices.tolist():
-        if (text := rows[index].text) is not None:
-            yield Entry(str(index), text, (rows[index].domain, areas[index]))
-
-
-def _wos_notes(rows: Sequence[WosRow], areas: Sequence[str]) -> list[str]:
-    notes = []
-    if len(rows) != WOS_ROWS:
-        notes.append(f"{len(rows):,} rows, but WOS-46985 has {WOS_ROWS:,}: the split is not the published one")
-    merged = Counter((row.code, row.area, area) for row, area in zip(rows, areas, strict=True) if row.area != area)
-    for (code, name, area), count in merged.items():
-        rest = f"of '{name}' merged into '{area}' (code {code})"
-        notes += counted(count, f"row {rest}", f"rows {rest}")
-    empty = sum(row.text is None for row in rows)
-    return notes + counted(empty, "row without an abstract left out", "rows without an abstract left out")
-
-
 # Workbooks
-
 
 MAX_PART_SIZE = 2**25
 MAX_COMPRESSION = 200
@@ -288,81 +368,145 @@ def read_xlsx(path: Path) -> Iterator[tuple[int, list[str]]]:
                 sheet = workbook.worksheets[0]
                 sheet.reset_dimensions()  # programs other than Excel write wrong ones
                 rows = sheet.iter_rows(values_only=True)
-                for number in range(1, MAX_ROWS + 2):
+                for number in count(1):
                     with warnings.catch_warnings(action="ignore"):
                         row = next(rows, None)
                     if row is None:
                         return
                     if number > MAX_ROWS:
                         raise ValueError(f"it has more than {MAX_ROWS:,} rows")
-                    yield number, ["" if cell is None else ESCAPED_CHARACTER.sub(_unescape, str(cell)) for cell in row]
+                    cells = ("" if cell is None else str(cell) for cell in row)
+                    yield number, [ESCAPED_CHARACTER.sub(lambda match: chr(int(match[1], 16)), cell) for cell in cells]
     except Exception as error:  # openpyxl raises errors of many types for damaged files
         raise DataError(f"'{path}' is not a usable .xlsx workbook: {error}; save it from Excel again") from None
 
 
-def _unescape(match: re.Match[str]) -> str:
-    return chr(int(match[1], 16))
+# News stories
+
+ARCHIVES = (".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2")
+MAX_STORY_BYTES = 2**24
+"""The longest stories have a few hundred thousand bytes."""
+
+
+class Story(NamedTuple):
+    """A news story: its file name without folders, and its XML."""
+
+    name: str
+    root: Element
+
+    def paragraphs(self) -> list[str]:
+        """The text of each `<p>` element in order."""
+        return ["".join(paragraph.itertext()) for paragraph in self.root.iter("p")]
+
+
+def read_stories(folder: Path, wanted: Callable[[str], bool]) -> Iterator[Story]:
+    """The stories below a folder whose file name is wanted: first from plain files, then from tar archives."""
+    archives = []
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        folders.sort()
+        for name in sorted(names):
+            path = Path(parent, name)
+            if name.endswith(ARCHIVES):
+                archives.append(path)
+            elif wanted(name):
+                yield Story(name, _parse_story(path.stat().st_size, path.read_bytes, f"'{path}'"))
+    for path in archives:
+        try:
+            with tarfile.open(path, "r|*") as archive:
+                while member := archive.next():
+                    name = member.name.rpartition("/")[2]
+                    if member.isfile() and wanted(name) and (file := archive.extractfile(member)):
+                        yield Story(name, _parse_story(member.size, file.read, f"'{member.name}' in '{path}'"))
+                    # The archive keeps a list of all members: a gigabyte for RCV1.
+                    archive.members.clear()  # type: ignore[attr-defined]
+        except (OSError, EOFError, tarfile.TarError, zlib.error, lzma.LZMAError, UnicodeError) as error:
+            raise DataError(f"the archive '{path}' cannot be read further: {error}; get the file again") from None
+
+
+def spool_stories(
+    source: Path, names: Collection[str], read_text: Callable[[Story], str], texts: Spool, tick: Tick, origin: str
+) -> dict[str, int | None]:
+    """Add the text of each named story to the spool. Returns their indices, None for a story without text."""
+    indices: dict[str, int | None] = {}
+    for story in read_stories(source, lambda name: name in names and name not in indices):
+        tick(1)
+        text = read_text(story).lower()
+        indices[story.name] = texts.append(text) if text.strip() else None
+        if len(indices) == len(names):
+            break
+    if missing := [name for name in names if name not in indices]:
+        raise DataError(
+            f"{len(missing):,} of {len(names):,} stories are not below '{source}' or in an archive there, such as "
+            f"'{missing[0]}'; get them from {origin}"
+        )
+    return indices
+
+
+def _parse_story(size: int, read: Callable[[], bytes], place: str) -> Element:
+    if size > MAX_STORY_BYTES:
+        raise DataError(f"{place} has {size:,} bytes, and no story more than {MAX_STORY_BYTES:,}; get the file again")
+    content = read()
+    # Without zero bytes, an entity declaration looks the same in every encoding that an XML file can have.
+    if b"<!ENTITY" in content.replace(b"\0", b""):
+        raise DataError(f"{place} declares its own entities, which no story does; get the file again")
+    parser = XMLParser()
+    # The document type of a story is not available; define the characters that stories use from it.
+    parser.entity.update(entitydefs)
+    try:
+        return fromstring(content, parser)
+    except (ParseError, ValueError, LookupError) as error:
+        raise DataError(f"{place} is not well-formed XML: {error}; get the file again") from None
 
 
 # RCV1-v2
-
 
 LYRL = "the online appendices of Lewis et al. 2004 (JMLR volume 5, lewis04a)"
 REUTERS = "Reuters Corpus Volume 1 of NIST (rcv1.tar.xz)"
 RCV1_RESEARCH = "the repositories of HILL and HGCLR, folder data/rcv1"
 RCV1_JOINED = "paragraphs are joined with nothing between them, as in the research code"
-STORY_FILE = re.compile(r"(\d{1,18})newsML\.xml")
 MAX_DIGITS = 18
-EMPTY = -1
-"""The text index of a story without text."""
-MISSING = -2
-"""The text index of a story that was not found yet."""
 
 
 def read_rcv1(source: Path, texts: Spool, tick: Tick) -> Corpus:
     """Read `rcv1.tar.xz` or a folder of stories, with the LYRL2004 files next to it."""
-    taxonomy = read_taxonomy(find_file([source / "rcv1.taxonomy"], RCV1_RESEARCH))
-    path = find_list(source, "rcv1v2-ids.dat", LYRL)
-    numbers = dict.fromkeys(_story_number(text, line, path) for line, text in read_lines(path))
-    rows = {number: row for row, number in enumerate(numbers)}
-    path = find_list(source, "lyrl2004_tokens_train.dat", LYRL)  # each story begins with a line such as `.I 2286`
+    taxonomy = read_taxonomy(find_file(source, "rcv1.taxonomy", RCV1_RESEARCH))
+    path = find_file(source, "rcv1v2-ids.dat", LYRL)
+    topics = {_story_number(text, line, path): 0 for line, text in read_lines(path)}
+    path = find_file(source, "lyrl2004_tokens_train.dat", LYRL)  # each story begins with a line such as `.I 2286`
     train_ids = {_story_number(text[2:], line, path) for line, text in read_lines(path) if text.startswith(".I")}
-    topics = _read_topics(find_list(source, "rcv1-v2.topics.qrels", LYRL), rows, taxonomy)
-    indices = _spool_texts(source, rows, texts, tick)
+    _read_topics(find_file(source, "rcv1-v2.topics.qrels", LYRL), topics, taxonomy)
+    names = {f"{number}newsML.xml": number for number in topics}
+    indices = spool_stories(source, names, lambda story: "".join(story.paragraphs()), texts, tick, REUTERS)
+    numbered = {number: index for name, number in names.items() if (index := indices[name]) is not None}
 
     @cache
     def labels(topics: int) -> list[str]:
         return taxonomy.decode(taxonomy.closure(row for row in range(len(taxonomy)) if topics >> row & 1))
 
-    def entries(split: Iterable[int]) -> Iterator[Entry]:
-        return (Entry(str(ids[row]), indices[row], labels(topics[row])) for row in split)
+    def entries(numbers: Iterable[int]) -> Iterator[Entry]:
+        return (Entry(str(number), numbered[number], labels(topics[number])) for number in numbers)
 
-    ids = list(rows)
-    usable = [row for row, index in enumerate(indices) if index != EMPTY]
-    train, dev = hold_out(np.array([row for row in usable if ids[row] in train_ids], dtype=np.int64), 0.1)
-    test = (row for row in usable if ids[row] not in train_ids)
+    train, dev = hold_out(np.array([number for number in numbered if number in train_ids], dtype=np.int64), 0.1)
+    test = [number for number in numbered if number not in train_ids]
     notes = [
-        *counted(len(rows) - len(usable), "story without text left out", "stories without text left out"),
-        *counted(topics.count(0), "story without topics", "stories without topics"),
+        *_note(len(topics) - len(numbered), "story", "without text left out"),
+        *_note(sum(not bits for bits in topics.values()), "story", "without topics"),
         RCV1_JOINED,
     ]
-    return Corpus(
-        {"train": entries(train.tolist()), "dev": entries(dev.tolist()), "test": entries(test)}, taxonomy, notes
-    )
+    splits = {"train": entries(train.tolist()), "dev": entries(dev.tolist()), "test": entries(test)}
+    return Corpus(splits, taxonomy, notes)
 
 
-def _read_topics(path: Path, rows: dict[int, int], taxonomy: Taxonomy) -> list[int]:
-    """The topics of each row as the bits of an integer, which needs less memory than a list."""
-    topics = [0] * len(rows)
+def _read_topics(path: Path, topics: dict[int, int], taxonomy: Taxonomy) -> None:
+    """Add the topics of each story as the bits of an integer, which needs less memory than a list."""
     for line, text in read_lines(path):
         cells = text.split()
         if len(cells) != 3 or cells[0] not in taxonomy:
             expected = f"expected 'TOPIC ID 1' with a topic among the {len(taxonomy)} of the taxonomy"
             raise DataError(f"'{text[:80]}' on line {line} of '{path}'; {expected} (get the one of 103)")
-        row = rows.get(_story_number(cells[1], line, path))
-        if row is not None:
-            topics[row] |= 1 << taxonomy.row(cells[0])
-    return topics
+        number = _story_number(cells[1], line, path)
+        if number in topics:
+            topics[number] |= 1 << taxonomy.row(cells[0])
 
 
 def _story_number(text: str, line: int, path: Path) -> int:
@@ -371,34 +515,7 @@ def _story_number(text: str, line: int, path: Path) -> int:
     return int(text)
 
 
-def _spool_texts(source: Path, rows: dict[int, int], texts: Spool, tick: Tick) -> "array[int]":
-    """The index of each row's text in the spool, or EMPTY."""
-    indices, n_missing = array("q", [MISSING]) * len(rows), len(rows)
-
-    def missing_row(name: str) -> int | None:
-        """The row of a story file, if it is in the list and was not read yet."""
-        match = STORY_FILE.fullmatch(name)
-        row = rows.get(int(match[1])) if match else None
-        return row if row is not None and indices[row] == MISSING else None
-
-    for story in ticking(read_stories(source, lambda name: missing_row(name) is not None), tick):
-        text, row = "".join(story.paragraphs()).lower(), missing_row(story.name)
-        assert row is not None
-        indices[row] = texts.append(text) if text.strip() else EMPTY
-        n_missing -= 1
-        if not n_missing:
-            break
-    if n_missing:
-        first = next(number for number, row in rows.items() if indices[row] == MISSING)
-        raise DataError(
-            f"{n_missing:,} of {len(rows):,} stories are not below '{source}' or in an archive there, such as "
-            f"'{first}newsML.xml'; get them from {REUTERS}"
-        )
-    return indices
-
-
 # New York Times
-
 
 LDC = "The New York Times Annotated Corpus (LDC2008T19)"
 NYT_RESEARCH = "the repositories of HILL and HGCLR, folder data/nyt"
@@ -406,57 +523,47 @@ NYT_LISTS = {"train": "idnewnyt_train.json", "dev": "idnewnyt_val.json", "test":
 NYT_JOINED = "paragraphs but the first are joined with nothing between them, as in the research code"
 
 
-class NytStory(NamedTuple):
-    """A story: the index of its text in the spool (None if it is empty), and its labels."""
-
-    text: int | None
-    labels: tuple[str, ...]
-
-
 def read_nyt(source: Path, texts: Spool, tick: Tick) -> Corpus:
     """Read folders of stories or the monthly archives, with the id lists and the taxonomy next to them."""
-    taxonomy = read_taxonomy(find_file([source / "nyt.taxonomy"], NYT_RESEARCH))
-    vocabulary = _read_vocabulary(find_list(source, "nyt_label.vocab", NYT_RESEARCH), taxonomy)
-    lists = {split: _read_names(find_list(source, name, NYT_RESEARCH)) for split, name in NYT_LISTS.items()}
-    wanted = dict.fromkeys(name for names in lists.values() for name in names)
-    stories: dict[str, NytStory] = {}
-    for story in ticking(read_stories(source, lambda name: name in wanted and name not in stories), tick):
-        text = "".join(story.paragraphs()[1:]).lower()
-        index = texts.append(text) if text.strip() else None
-        stories[story.name] = NytStory(index, _nyt_labels(story, vocabulary, taxonomy))
-        if len(stories) == len(wanted):
-            break
-    if missing := [name for name in wanted if name not in stories]:
-        raise DataError(
-            f"{len(missing):,} stories of the id lists are not below '{source}' or in an archive there, such as "
-            f"'{missing[0]}'; get them from {LDC}"
-        )
-    splits = {split: _nyt_entries(names, stories) for split, names in assign(lists).items()}
-    # The research code numbers labels in the order of first use; unused labels come last.
-    ordered = [stories[name] for name in wanted]
-    used = dict.fromkeys(label for story in ordered if story.text is not None for label in story.labels)
-    labels = [taxonomy[taxonomy.row(label)] for label in used | dict.fromkeys(taxonomy.ids)]
-    return Corpus(splits, Taxonomy(labels), [*_nyt_notes(lists, stories), NYT_JOINED])
-
-
-def assign(lists: dict[str, list[str]]) -> dict[str, list[str]]:
-    """The stories of each split: every line of every list, in the first split whose list has the story.
-
-    >>> assign({"train": ["1", "2", "2"], "dev": ["3", "1"], "test": ["3", "4"]})
-    {'train': ['1', '2', '2', '1'], 'dev': ['3', '3'], 'test': ['4']}
-    """
-    splits: dict[str, list[str]] = {split: [] for split in lists}
-    for name, _, first in _with_first_split(lists):
-        splits[first].append(name)
-    return splits
-
-
-def _with_first_split(lists: dict[str, list[str]]) -> Iterator[tuple[str, str, str]]:
-    """Each line of the lists: the story, the split of the list, and the first split whose list has the story."""
-    first: dict[str, str] = {}
+    taxonomy = read_taxonomy(find_file(source, "nyt.taxonomy", NYT_RESEARCH))
+    vocabulary = _read_vocabulary(find_file(source, "nyt_label.vocab", NYT_RESEARCH), taxonomy)
+    lists = {split: _read_names(find_file(source, name, NYT_RESEARCH)) for split, name in NYT_LISTS.items()}
+    # Every line of every list is a document, in the first split whose list has the story.
+    first_split: dict[str, str] = {}
+    documents: dict[str, list[str]] = {split: [] for split in lists}
+    moves: Counter[tuple[str, str]] = Counter()
     for split, names in lists.items():
         for name in names:
-            yield name, split, first.setdefault(name, split)
+            first = first_split.setdefault(name, split)
+            documents[first].append(name)
+            moves[split, first] += 1
+    labels: dict[str, tuple[str, ...]] = {}
+
+    def read_text(story: Story) -> str:
+        labels[story.name] = _nyt_labels(story, vocabulary, taxonomy)
+        return "".join(story.paragraphs()[1:])
+
+    indices = spool_stories(source, first_split, read_text, texts, tick, LDC)
+    notes = []
+    for split, names in lists.items():
+        notes += _note(len(names) - len(set(names)), "repeated line", f"in the list of {split}")
+    for (split, first), n_lines in moves.items():
+        if split != first:
+            notes += _note(n_lines, "line", f"of the list of {split} moved to {first}, whose list has the story too")
+    notes += _note(sum(index is None for index in indices.values()), "story", "without text left out")
+    usable = [name for name in first_split if indices[name] is not None]
+    notes += _note(sum(not labels[name] for name in usable), "story", "without labels")
+
+    def entries(names: list[str]) -> Iterator[Entry]:
+        for name in names:
+            if (index := indices[name]) is not None:
+                yield Entry(name.removesuffix(".xml"), index, labels[name])
+
+    # The research code numbers labels in the order of first use; unused labels come last.
+    used = dict.fromkeys(label for name in usable for label in labels[name])
+    ordered = [taxonomy[taxonomy.row(label)] for label in used | dict.fromkeys(taxonomy.ids)]
+    splits = {split: entries(names) for split, names in documents.items()}
+    return Corpus(splits, Taxonomy(ordered), [*notes, NYT_JOINED])
 
 
 def _read_names(path: Path) -> list[str]:
@@ -491,27 +598,6 @@ def _nyt_labels(story: Story, vocabulary: set[str], taxonomy: Taxonomy) -> tuple
             labels.update(dict.fromkeys(path for path in paths if path in vocabulary))
     rows = [taxonomy.row(label) for label in labels]
     return tuple(labels | dict.fromkeys(taxonomy.decode(taxonomy.closure(rows))))
-
-
-def _nyt_entries(names: list[str], stories: dict[str, NytStory]) -> Iterator[Entry]:
-    for name in names:
-        if (text := stories[name].text) is not None:
-            yield Entry(name.removesuffix(".xml"), text, stories[name].labels)
-
-
-def _nyt_notes(lists: dict[str, list[str]], stories: dict[str, NytStory]) -> list[str]:
-    notes = []
-    for split, names in lists.items():
-        repeats = len(names) - len(set(names))
-        notes += counted(repeats, f"repeated line in the list of {split}", f"repeated lines in the list of {split}")
-    moves = Counter((split, first) for _, split, first in _with_first_split(lists) if split != first)
-    for (split, first), count in moves.items():
-        rest = f"of the list of {split} moved to {first}, whose list has the story too"
-        notes += counted(count, f"line {rest}", f"lines {rest}")
-    empty = sum(story.text is None for story in stories.values())
-    unlabelled = sum(story.text is not None and not story.labels for story in stories.values())
-    notes += counted(empty, "story without text left out", "stories without text left out")
-    return notes + counted(unlabelled, "story without labels", "stories without labels")
 
 
 DATASETS: dict[str, Callable[[Path, Spool, Tick], Corpus]] = {"wos": read_wos, "rcv1": read_rcv1, "nyt": read_nyt}

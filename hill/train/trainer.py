@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,6 @@ import torch.distributed as dist
 from scipy.sparse import csr_array, vstack
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
-from torch.utils.checkpoint import checkpoint
 
 from hill.data.batches import DeviceDocuments, collate, move, to_device, training_order
 from hill.data.tokens import Tokens
@@ -213,13 +211,13 @@ class Session:
         self.device = self.context.device or self.device
         kind = Inference if self.context.world_size == 1 else DistributedInference
         self.inference = kind(self.model, self.device, config.inference_precision)
-        on_cpu, packed = self.device.type == "cpu", self.inference.packed
-        text: Any = self.model.text
-        if isinstance(text, Transformer):
-            text.unpadded = on_cpu and not config.plain and not config.recompute
-            if config.recompute and packed:
-                text.packed_layer = partial(checkpoint, text.packed_layer, use_reentrant=False)
-            elif config.recompute:
+        on_cpu, text = self.device.type == "cpu", self.model.text
+        if config.plain:
+            text.packs = False
+        packed = self.inference.packed
+        if isinstance(text, Transformer) and config.recompute:
+            text.recompute = packed
+            if not packed:
                 text.encoder.gradient_checkpointing_enable()  # type: ignore[operator]
         self.guard = NonFiniteGuard(config.skip_nonfinite, 1 if on_cpu else CHECK_INTERVAL)
         self.optimiser = make_optimiser(self.model, config, packed and not on_cpu)
@@ -334,7 +332,8 @@ def make_steps(session: Session, data: Split) -> StepRunner:
     """The fastest kind of steps for this device and model."""
     config = session.config
     is_single = config.accumulate == 1 and session.context.world_size == 1
-    graphed = session.inference.packed and is_single and not config.recompute
+    on_gpu = session.device.type == "cuda" and session.inference.packed
+    graphed = on_gpu and is_single and not config.recompute
     return (GraphedSteps if graphed else StepRunner)(session, data)
 
 

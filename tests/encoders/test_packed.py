@@ -1,4 +1,4 @@
-"""Packed documents say what padded ones say, and their batches are what a slow loop would put together."""
+"""Packed batches give the vectors, losses and scores of padded batches and of Hugging Face's own forward."""
 
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,11 @@ from hill.data.batches import DeviceDocuments, collate, packed_size, padded_leng
 from hill.data.tokens import Tokens
 from hill.encoders import RCNN, Transformer
 from hill.encoders.packed import TILE, list_tiles
+from hill.encoders.transformer import without_pooler
 from hill.models import MODELS
 from hill.models.inference import Inference
 from hill.train import Session, Split, TrainConfig
-from hill.train.trainer import GraphedSteps, StepRunner, make_steps
+from hill.train.trainer import StepRunner, make_steps
 from hill.types import Batch, Packed
 from tests.made import make_model
 
@@ -26,6 +27,16 @@ KINDS = {
     "bert": transformers.BertConfig,
     "roberta": transformers.RobertaConfig,
     "xlm-roberta": transformers.XLMRobertaConfig,
+    "camembert": transformers.CamembertConfig,
+    "electra": transformers.ElectraConfig,
+    "mpnet": transformers.MPNetConfig,
+    "distilbert": transformers.DistilBertConfig,
+    "modernbert": transformers.ModernBertConfig,
+}
+OWN_SETTINGS: dict[str, dict[str, Any]] = {
+    "electra": {"embedding_size": 8},
+    "modernbert": {"local_attention": 8, "global_attn_every_n_layers": 2}
+    | {f"{name}_token_id": 2 for name in ("bos", "eos", "cls", "sep")},
 }
 
 
@@ -45,18 +56,22 @@ def packed_batch(tokens: Tokens, labels: Any, documents: list[int]) -> Packed:
     return resident.packed(torch.tensor(documents), resident.size(np.array(documents)))
 
 
-def transformer(kind: str, pooling: str = "mean", **settings: Any) -> Transformer:
+def transformer(kind: str, pooling: str = "mean", width: int = 16, **settings: Any) -> Transformer:
     torch.manual_seed(0)
-    config = KINDS[kind](
-        vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
-        max_position_embeddings=80, pad_token_id=1, **settings,
-    )  # fmt: skip
-    return Transformer(transformers.AutoModel.from_config(config, add_pooling_layer=False), pooling, 0.1)
+    sizes = {"hidden_size": width, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 2 * width}
+    if kind == "distilbert":
+        sizes = {"dim": width, "n_layers": 2, "n_heads": 2, "hidden_dim": 2 * width}
+    given = {"vocab_size": 50, "max_position_embeddings": 98, "pad_token_id": 1, **sizes}
+    config = KINDS[kind](**given | OWN_SETTINGS.get(kind, {}) | settings)
+    encoder = without_pooler(transformers.AutoModel.from_config, config)
+    for weight in encoder.parameters():  # large weights: positions, biases and windows must matter
+        torch.nn.init.normal_(weight, std=0.3) if weight.dim() == 2 else weight.data.add_(0.1)
+    return Transformer(encoder, pooling, 0.1)
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_packed_documents_have_the_vectors_of_padded_ones(kind: str, pooling: str) -> None:
+def test_packed_documents_have_the_vectors_and_gradients_of_padded_ones(kind: str, pooling: str) -> None:
     text, tokens, documents = transformer(kind, pooling).eval(), random_tokens(1), [4, 0, 7, 2]
     assert text.packs
     packed = text.read(packed_batch(tokens, None, documents))
@@ -70,13 +85,47 @@ def test_packed_documents_have_the_vectors_of_padded_ones(kind: str, pooling: st
 
 
 @pytest.mark.parametrize("act", ["gelu_new", "gelu_pytorch_tanh"])
-def test_other_activations_are_packed_too(act: str) -> None:
+def test_other_activations_are_supported(act: str) -> None:
     text, tokens = transformer("bert", hidden_act=act).eval(), random_tokens(3)
     packed, padded = packed_batch(tokens, None, [1, 2]), collate(tokens, None, np.array([1, 2]), 1)
     assert torch.allclose(text.read(packed), text.read(padded), atol=1e-6)
 
 
-def test_what_cannot_be_packed_is_known() -> None:
+def test_positions_start_after_the_padding_token() -> None:
+    text, tokens = transformer("roberta", pad_token_id=0).eval(), random_tokens(3)
+    packed, padded = packed_batch(tokens, None, [1, 2]), collate(tokens, None, np.array([1, 2]), 0)
+    assert torch.allclose(text.read(packed), text.read(padded), atol=1e-6) and text.longest == 97
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_documents_without_tokens_are_read(pooling: str) -> None:
+    text = transformer("bert", pooling).eval()
+    for lengths in ([0], [3, 0], [0, 0, 4], [2, 0, 5]):
+        tokens = Tokens(np.arange(5, 5 + sum(lengths)), np.concatenate([[0], np.cumsum(lengths)]))
+        vectors = text.read(packed_batch(tokens, None, list(range(len(lengths)))))
+        alone = [text.read(packed_batch(tokens, None, [n])) for n, length in enumerate(lengths) if length]
+        assert vectors.isfinite().all() and len(vectors) == len(lengths)
+        assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(vectors[np.array(lengths) > 0], alone, strict=True))
+
+
+def test_bf16_is_close_to_fp32_and_its_gradients_are_fp32() -> None:
+    text, batch = transformer("bert").eval(), packed_batch(random_tokens(1), None, [4, 0, 7])
+    weight = text.encoder.encoder.layer[0].intermediate.dense.weight
+    vectors = text.read(batch)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rough = text.read(batch)
+    assert rough.dtype == torch.float32 and 0 < (rough - vectors).abs().max() < 0.05
+    exact, found = (torch.autograd.grad(each.square().sum(), weight)[0] for each in (vectors, rough))
+    assert found.dtype == torch.float32 and torch.allclose(found, exact, atol=0.05 * float(exact.abs().max()))
+
+
+def test_prediction_leaves_the_random_state_alone() -> None:
+    text, before = transformer("bert").eval(), torch.get_rng_state()
+    text.read(packed_batch(random_tokens(1), None, [4, 0, 7]))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_encoders_that_cannot_read_packed_batches() -> None:
     assert not transformer("bert", hidden_act="relu").packs
     assert not RCNN(10).packs
     with pytest.raises(TypeError, match="RCNN reads no packed batches"):
@@ -127,31 +176,22 @@ def test_reading_by_budget_reads_everything_once_longest_first() -> None:
     assert [len(batch) for batch in reading_order(np.array([7, 5, 3]), 0, budget=1)] == [1, 1, 1]
 
 
-def session(encoder: Path, packed: bool = False, **train: Any) -> Session:
-    """A session on the CPU; with `packed`, one that packs batches as on a GPU."""
+def session(encoder: Path, **train: Any) -> Session:
+    """A session without dropout on the CPU; with `plain`, its batches are padded."""
     model = make_model("hill", {}, encoder).model
     model.text.encoder.config.hidden_dropout_prob = model.text.encoder.config.attention_probs_dropout_prob = 0.0
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
-    with pytest.MonkeyPatch.context() as patch:
-        if packed:
-            patch.setattr(Inference, "packed", True)
-        found = Session(model, TrainConfig(batch_size=4, **train), CPU)
-    found.inference = PackedOnCPU(model, CPU) if packed else found.inference
-    return found
-
-
-class PackedOnCPU(Inference):
-    packed = True  # type: ignore[assignment]
+    return Session(model, TrainConfig(batch_size=4, **train), CPU)
 
 
 def test_packed_steps_are_padded_steps(tiny_encoder: Path) -> None:
     tokens = Tokens(random_tokens(5).ids % 20, random_tokens(5).starts)
     data, group = Split(tokens, random_labels(5)), [np.array([0, 3, 5, 1]), np.array([7, 2, 8, 4])]
     losses = []
-    for packed in (False, True):
-        steps = StepRunner(session(tiny_encoder, packed, accumulate=2), data)
+    for plain in (True, False):
+        steps = make_steps(session(tiny_encoder, accumulate=2, plain=plain), data)
         steps.session.model.train()
         losses.append([steps.step(group).loss.item() for _ in range(3)])
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
@@ -159,58 +199,52 @@ def test_packed_steps_are_padded_steps(tiny_encoder: Path) -> None:
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_a_training_on_a_cpu_leaves_out_padding_and_learns_the_same(
+def test_a_cpu_reads_parts_without_padding_and_learns_the_same(
     tiny_encoder: Path, pooling: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hill.encoders.packed.TOKENS", 60)
+    monkeypatch.setattr("hill.encoders.packed.CPU_TOKENS", 60)
     tokens = Tokens(random_tokens(5).ids % 20, random_tokens(5).starts)
     data, documents, read, found = Split(tokens, random_labels(5)), np.array([0, 3, 5, 1, 8]), [], []
     spied = hill.encoders.transformer.packed_states
-    spy = lambda *given: read.append(given[1].ids) or spied(*given)  # noqa: E731
+    spy = lambda *given: read.append(given[1].ids.tolist()) or spied(*given)  # noqa: E731
     monkeypatch.setattr("hill.encoders.transformer.packed_states", spy)
-    for train in ({"plain": True}, {"recompute": True}, {}):
-        steps = StepRunner(session(tiny_encoder, **train), data)
+    for train in ({"plain": True}, {"plain": True, "recompute": True}, {}, {"recompute": True}):
+        read.clear()
+        steps = make_steps(session(tiny_encoder, **train), data)
         text: Any = steps.session.model.train().text
         text.pooling = pooling
-        assert not read
         found.append([steps.step([documents]).loss.item() for _ in range(3)])
-    assert found[0] == pytest.approx(found[2], rel=1e-5) and found[0] == pytest.approx(found[1], rel=1e-5)
-    wanted = [tokens.ids[tokens.starts[n] : tokens.starts[n + 1]] for n in documents]  # of 21, 25, 16, 25 and 30 tokens
-    parts = [np.concatenate(wanted[:2]), np.concatenate(wanted[2:])]
-    assert [part.tolist() for part in read] == [part.tolist() for part in parts] * 3
+        assert bool(read) != ("plain" in train)
+    assert all(losses == pytest.approx(found[0], rel=1e-4) for losses in found)
+    wanted = [tokens[n] for n in documents]  # of 21, 25, 16, 25 and 30 tokens
+    assert read == [np.concatenate(part).tolist() for part in (wanted[:2], wanted[2:])] * 3
 
 
 def test_scores_of_packed_documents_are_those_of_padded_ones(tiny_encoder: Path) -> None:
     tokens = Tokens(random_tokens(5).ids % 20, random_tokens(5).starts)
     found = []
-    for packed in (False, True):
-        scores = np.zeros((9, 7), dtype=np.float32)
-        for documents, values in session(tiny_encoder, packed).inference.scores(tokens):
+    for plain in (True, False):
+        inference, scores = session(tiny_encoder, plain=plain).inference, np.zeros((9, 7), dtype=np.float32)
+        assert inference.packed != plain
+        for documents, values in inference.scores(tokens):
             scores[documents] = values
         found.append(scores)
     assert np.allclose(found[0], found[1], atol=1e-6) and found[0].min() > 0
 
 
-def test_the_way_to_take_steps_follows_from_device_and_settings(
+def test_steps_are_packed_unless_plain_and_graphed_on_a_gpu(
     tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = Split(random_tokens(5), random_labels(5))
-    assert type(make_steps(session(tiny_encoder), data)) is StepRunner
-    assert type(make_steps(session(tiny_encoder, packed=True, accumulate=2), data)) is StepRunner
-    assert type(make_steps(session(tiny_encoder, packed=True, recompute=True), data)) is StepRunner
-    for name in ("graph_pool_handle", "Stream"):
-        monkeypatch.setattr(torch.cuda, name, lambda: None)
-    assert type(make_steps(session(tiny_encoder, packed=True), data)) is GraphedSteps
-
-
-def test_recomputing_changes_nothing(tiny_encoder: Path) -> None:
-    tokens = Tokens(random_tokens(5).ids % 20, random_tokens(5).starts)
-    data, losses = Split(tokens, random_labels(5)), []
-    for packed, recompute in ((False, False), (False, True), (True, True)):
-        steps = make_steps(session(tiny_encoder, packed, recompute=recompute), data)
-        steps.session.model.train()
-        losses.append([steps.step([np.array([0, 3, 5, 1])]).loss.item() for _ in range(2)])
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5) and losses[0] == pytest.approx(losses[2], rel=1e-4)
+    assert type(make_steps(session(tiny_encoder, plain=True), data)) is StepRunner
+    assert make_steps(session(tiny_encoder), data).resident is not None
+    monkeypatch.setattr("hill.train.trainer.GraphedSteps", lambda *given: "graphed")
+    monkeypatch.setattr("hill.train.trainer.StepRunner", lambda *given: "packed")
+    monkeypatch.setattr(Inference, "packed", True)
+    for train, expected in (({}, "graphed"), ({"accumulate": 2}, "packed"), ({"recompute": True}, "packed")):
+        on_gpu = session(tiny_encoder, **train)
+        on_gpu.device = torch.device("cuda")
+        assert make_steps(on_gpu, data) == expected
 
 
 def test_every_vector_model_reads_packed_batches(tiny_encoder: Path) -> None:

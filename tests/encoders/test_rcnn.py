@@ -1,4 +1,4 @@
-"""Words as tokens: learned from texts, with vectors from a file; and the TextRCNN that reads them."""
+"""The tokenizer of words, word vectors from a file, and the TextRCNN encoder."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def test_words_are_lower_case_counted_and_limited() -> None:
 
 
 def test_known_words_fill_up_the_vocabulary() -> None:
-    tokenizer = learn_words(TEXTS, 6, 2, known=["whale", "cat", "mouse"])
+    tokenizer = learn_words(TEXTS, 6, 2, extra=["whale", "cat", "mouse"])
     assert set(tokenizer.get_vocab()) == {PAD, UNKNOWN, "the", "cat", "ran", "whale"}
 
 
@@ -49,7 +49,7 @@ def test_word_vectors_start_the_words_that_have_one(header: str, tmp_path: Path)
         ("cat 1 2\ndog 1\n", "line 2 of .* has 1 numbers, the first one 2"),
         ("cat 1 2\ndog 1 nan\n", "line 2 of .* has a number that is infinite or not a number"),
         ("cat\n", "line 1 of .* has a word without numbers"),
-        ("", "has no word vectors; expected a word and its numbers a line"),
+        ("", "has no word vectors; expected a word and its numbers per line"),
         ("cat 1 two\n", "line 1 of .* is not a word and its numbers"),
         ("cat 1 2 3\n", "the word vectors have 3 numbers; set model.word_width=3"),
         (None, "cannot read word vectors"),
@@ -70,11 +70,10 @@ def test_vectors_are_read_as_they_are_written(tmp_path: Path) -> None:
     assert list(found) == ["a", "b"] and np.array_equal(found["b"], [3.0, 4.0])
 
 
-@pytest.mark.parametrize("top", [1, 2, 5])
-def test_a_text_is_what_each_document_alone_gives(top: int) -> None:
-    """Document by document, without padding, packing or masks; fewer places than `top` are filled up with 0."""
+def test_vectors_are_those_of_each_document_alone() -> None:
+    """Document by document, without padding, packing or masks."""
     torch.manual_seed(0)
-    text = RCNN(20, word_width=5, gru_width=4, filters=3, top=top).eval()
+    text = RCNN(20, word_width=5, gru_width=4, filters=3).eval()
     lengths = [6, 1, 3]
     ids = torch.zeros(3, 8, dtype=torch.long)
     for row, length in enumerate(lengths):
@@ -82,10 +81,7 @@ def test_a_text_is_what_each_document_alone_gives(top: int) -> None:
     found = text(ids, (ids > 0).long())
     for row, length in enumerate(lengths):
         states = text.gru(text.words(ids[row : row + 1, :length]))[0].transpose(1, 2)
-        parts = []
-        for layer in text.convolutions:
-            values = torch.nn.functional.pad(layer(states).relu(), (0, top)).sort(dim=2, descending=True).values
-            parts.append(values[:, :, :top].flatten(1))
-        assert torch.allclose(found[row], torch.cat(parts, dim=1)[0], atol=1e-6)
-    assert text.width == 9 * top and text.state_width == 8
+        expected = torch.cat([layer(states).relu().amax(dim=2) for layer in text.convolutions], dim=1)
+        assert torch.allclose(found[row], expected[0], atol=1e-6)
+    assert text.width == 9 and text.state_width == 8
     assert torch.equal(text.states(ids, (ids > 0).long())[1, 1:], torch.zeros(7, 8))

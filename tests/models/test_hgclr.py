@@ -22,8 +22,7 @@ from hill.models.hgclr import (
     NodePaths,
     TokenKeeper,
     find_paths,
-    gold_scores,
-    straight_through,
+    keep_tokens,
 )
 from hill.models.layers import nt_xent
 from hill.taxonomy import Label, Taxonomy
@@ -92,7 +91,9 @@ def ups(taxonomy: Taxonomy, row: int) -> dict[int, int]:
 def way(paths: NodePaths, one: int, other: int) -> tuple[list[int], list[int]]:
     """Both halves of a way, each from its label up."""
     nothing = len(paths.distance)
-    first, second = (paths.nodes[number].tolist() for number in (paths.climb[one, other], paths.climb[other, one]))
+    first, second = (
+        paths.nodes[number].tolist() for number in (paths.half_path[one, other], paths.half_path[other, one])
+    )
     return [node for node in first if node != nothing], [node for node in second if node != nothing]
 
 
@@ -237,10 +238,10 @@ def test_keeping_is_0_or_1_with_the_gradient_of_the_score() -> None:
     attention = torch.rand(4, 50, 20).softmax(dim=2).requires_grad_()
     labels, weights = torch.rand(4, 20) < 0.15, torch.randn(4, 50)
     torch.manual_seed(7)
-    keep = straight_through(gold_scores(attention, labels, 0.7), 0.05)
+    keep = keep_tokens(attention, labels, 0.05)
     torch.manual_seed(7)
     noise = -torch.empty_like(attention).exponential_().log()
-    shares = ((attention + noise) / 0.7).exp()
+    shares = (attention + noise).exp()
     soft = (shares * labels[:, None]).sum(dim=2) / shares.sum(dim=2)  # k_t as it is defined
     kept = soft > 0.05
     assert 0 < kept.sum() < kept.numel()
@@ -256,7 +257,7 @@ def test_an_eighth_of_the_tokens_is_kept_in_wos() -> None:
     attention = torch.full((4, 10_000, 141), 1 / 141)
     labels = torch.zeros(4, 141)
     labels[:, [3, 77]] = 1
-    assert straight_through(gold_scores(attention, labels), 0.02).mean() == pytest.approx(0.12, abs=0.01)
+    assert keep_tokens(attention, labels, 0.02).mean() == pytest.approx(0.12, abs=0.01)
 
 
 @pytest.fixture(params=ENCODERS)
@@ -377,13 +378,11 @@ def test_an_encoder_that_cannot_be_read_is_refused() -> None:
     )
     with pytest.raises(ConfigError, match="of type 't5'; choose one whose embeddings"):
         model_on(other, animals_taxonomy())
-    with pytest.raises(ConfigError, match=r"model\.heads is 3; expected a divisor of the encoder's width 16"):
-        model_on(ENCODERS["bert"](), animals_taxonomy(), heads=3)
 
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("layers", 0), ("heads", -1), ("keep", -0.1), ("contrast", -1.0), ("temperature", 0.0), ("keep_temperature", 0.0)],
+    [("layers", 0), ("keep", -0.1), ("contrast", -1.0), ("temperature", 0.0)],
 )
 def test_settings_out_of_range_are_refused(setting: str, value: float) -> None:
     with pytest.raises(ConfigError, match=rf"model\.{setting} is {value}; expected (a number from|at least)"):

@@ -192,7 +192,7 @@ def test_a_control_is_the_tree_that_is_used(method: str, tiny_encoder: Path) -> 
 
 
 def test_a_text_rcnn_is_as_wide_as_its_filters(tiny_encoder: Path) -> None:
-    made = make_model("hill", {"text": "rcnn", "word_width": 6, "gru_width": 5, "word_count": 1}, tiny_encoder)
+    made = make_model("hill", {"text": "rcnn", "word_width": 6, "gru_width": 5}, tiny_encoder)
     assert made.model.text.width == 300 and made.model.head.in_features == 600
     assert made.model.structure.features[0].in_features == 300 and not hasattr(made.model.config, "recursive")
 

@@ -17,7 +17,7 @@ from hill.data.documents import label_documents
 from hill.errors import ConfigError
 from hill.models import himatch as keywords
 from hill.models import layers as descriptions
-from hill.models.himatch import DESCRIPTIONS_FILE, Draw, Drawn, HiMatchConfig, best_words, matching
+from hill.models.himatch import DESCRIPTIONS_FILE, Draw, HiMatchConfig, best_words, matching
 from hill.models.inference import load_saved
 from hill.models.layers import Descriptions
 from hill.taxonomy import Label, Taxonomy
@@ -26,7 +26,7 @@ from tests.conftest import animals_taxonomy, random_taxonomy, toy_documents
 from tests.made import Made, blank_model, make_model
 
 SMALL = {"node_width": 10, "joint_width": 12}
-RCNN = {"text": "rcnn", "word_width": 6, "gru_width": 4, "filters": 3, "word_count": 1}
+RCNN = {"text": "rcnn", "word_width": 6, "gru_width": 4, "filters": 3}
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_distances_and_margins_are_those_of_a_slow_loop() -> None:
     text, labels = torch.randn(6, 4) / 3, torch.randn(9, 4) / 3
     rows = [torch.randint(0, 9, (6,)) for _ in range(4)]
     flags = [torch.tensor(flag) for flag in ([1, 1, 1, 1, 1, 0], [1, 0, 1, 1, 0, 0], [1, 1, 0, 1, 1, 0])]
-    drawn = Drawn(*rows, *(flag.bool() for flag in flags))
+    exists = torch.stack([flags[0], *flags]).bool()
     near, joint, fine, coarse = [], [], [], []
     for i in range(6):
         own, parent, sibling, other = (
@@ -134,18 +134,20 @@ def test_distances_and_margins_are_those_of_a_slow_loop() -> None:
             fine.append(max(0.0, own - sibling + 0.1))
         if flags[2][i]:
             coarse.append(max(0.0, own - other + 0.2))
-    found = matching(text, labels, drawn, 0.2)
+    found = matching(text, labels, torch.stack(rows), exists, 0.2)
     assert found[0].item() == pytest.approx(np.mean(joint) + np.mean(near), rel=1e-5)
     assert found[1].item() == pytest.approx(np.mean(fine) + np.mean(coarse), rel=1e-5)
     assert 0 in fine and max(fine) > 0, "a margin that is reached and one that is not"
 
 
 def test_a_parent_that_is_near_enough_and_terms_without_documents_cost_nothing() -> None:
-    here, none = torch.zeros(2, dtype=torch.int64), torch.zeros(2, dtype=torch.bool)
+    here = torch.zeros(4, 2, dtype=torch.int64)
     text = torch.full((2, 4), 0.04)  # squared distance 0.0064 to the only label
-    joint, match = matching(text, torch.zeros(1, 4), Drawn(here, here, here, here, ~none, none, none), 0.2)
+    joint, match = matching(
+        text, torch.zeros(1, 4), here, torch.tensor([[True], [True], [False], [False]]).expand(4, 2), 0.2
+    )
     assert joint.item() == pytest.approx(0.0016) and match.item() == 0
-    joint, match = matching(text, torch.zeros(1, 4), Drawn(here, here, here, here, none, none, none), 0.2)
+    joint, match = matching(text, torch.zeros(1, 4), here, torch.zeros(4, 2, dtype=torch.bool), 0.2)
     assert joint.item() == 0 and match.item() == 0
 
 
@@ -173,12 +175,12 @@ def test_draws_are_what_they_are_called(seed: int) -> None:
         gold[document, taxonomy.closure(random.integers(0, 14, size=random.integers(0, 8)))] = True
     gold[0] = True
     torch.manual_seed(seed)
-    drawn = drawing(taxonomy)(gold)
+    drawn, exists = drawing(taxonomy)(gold)
     for document in range(300):
         mine = set(gold[document].nonzero()[:, 0].tolist())
         label, parent, sibling, other = (int(drawn[i][document]) for i in range(4))
-        has_label, has_sibling, has_other = (bool(drawn[i][document]) for i in range(4, 7))
-        assert has_label == bool(mine)
+        has_label, has_parent, has_sibling, has_other = exists[:, document].tolist()
+        assert has_label == has_parent == bool(mine)
         if not mine:
             assert not has_sibling and not has_other
             continue
@@ -188,7 +190,7 @@ def test_draws_are_what_they_are_called(seed: int) -> None:
         beside = siblings(taxonomy, label) - mine
         assert has_sibling == bool(beside) and (not beside or sibling in beside)
         assert has_other == (len(mine) < 14) and (not has_other or other not in mine)
-    assert drawn.has_sibling.any() and not drawn.has_sibling.all()
+    assert exists[2].any() and not exists[2].all()
 
 
 def test_all_draws_are_equally_likely() -> None:
@@ -203,17 +205,17 @@ def test_all_draws_are_equally_likely() -> None:
     )
     gold = torch.tensor([[True, True, True, False, False]]).repeat(9_000, 1)
     torch.manual_seed(0)
-    drawn = drawing(taxonomy)(gold)
-    middle = drawn.label == 2
+    (label, parent, sibling, other), exists = drawing(taxonomy)(gold)
+    middle = label == 2
 
     def shares(rows: Tensor) -> list[float]:
         return (torch.bincount(rows, minlength=5) / len(rows)).tolist()
 
-    assert shares(drawn.label) == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0, 0], abs=0.03)
-    assert shares(drawn.parent[middle]) == pytest.approx([0.5, 0.5, 0, 0, 0], abs=0.04)
-    assert shares(drawn.sibling[middle]) == pytest.approx([0, 0, 0, 0.5, 0.5], abs=0.04)
-    assert shares(drawn.other) == pytest.approx([0, 0, 0, 0.5, 0.5], abs=0.03)
-    assert torch.equal(drawn.has_sibling, middle), "roots that are all gold have no sibling to draw"
+    assert shares(label) == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0, 0], abs=0.03)
+    assert shares(parent[middle]) == pytest.approx([0.5, 0.5, 0, 0, 0], abs=0.04)
+    assert shares(sibling[middle]) == pytest.approx([0, 0, 0, 0.5, 0.5], abs=0.04)
+    assert shares(other) == pytest.approx([0, 0, 0, 0.5, 0.5], abs=0.03)
+    assert torch.equal(exists[2], middle), "roots that are all gold have no sibling to draw"
 
 
 @pytest.mark.parametrize("text", ["transformer", "rcnn"])
@@ -243,7 +245,7 @@ def test_losses_are_those_of_described_labels_and_documents(text: str, tiny_enco
     if text == "transformer":
         known, found = (values / values.norm(dim=1, keepdim=True) for values in (known, found))
     torch.manual_seed(4)
-    joint, match = matching(found, known, model.draw(batch.labels), 0.4)
+    joint, match = matching(found, known, *model.draw(batch.labels), 0.4)
     assert output.parts["joint"].item() == pytest.approx(0.5 * joint.item(), rel=1e-4)
     assert output.parts["match"].item() == pytest.approx(0.25 * match.item(), rel=1e-4)
     assert set(output.parts) == {"labels", "joint", "match"}
@@ -354,7 +356,7 @@ def test_the_head_is_as_large_as_the_released_one() -> None:
 
 def test_settings_out_of_range_are_refused() -> None:
     for name in ("node_width", "joint_width", "description_words", "refresh"):
-        with pytest.raises(ConfigError, match=f"model.{name} is 0; expected (a number from 1 to|at least 1)"):
+        with pytest.raises(ConfigError, match=f"model.{name} is 0; expected (a number from|at least) 1"):
             HiMatchConfig(**{name: 0})
     for name in ("joint", "match", "margin", "readout_dropout"):
         with pytest.raises(ConfigError, match=f"model.{name} is -1"):

@@ -151,7 +151,7 @@ def test_labels_are_dropped_out_before_the_structure(tiny_encoder: Path) -> None
 
 
 def test_a_document_alone_and_one_without_labels_can_be_learned_from(tiny_encoder: Path) -> None:
-    made = make_model("htcinfomax", {"text": "rcnn", "word_count": 1}, tiny_encoder)
+    made = make_model("htcinfomax", {"text": "rcnn"}, tiny_encoder)
     ids, mask = made.batch.ids[:2], made.batch.mask[:2]
     for rows in (1, 2):
         made.model.zero_grad()

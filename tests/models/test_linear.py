@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.sparse import csr_array
+from scipy.sparse import csc_array, csr_array
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.svm import LinearSVC
 
@@ -23,7 +23,7 @@ from hill.errors import ConfigError, DataError
 from hill.models import Linear, linear
 from hill.models import linear as machines
 from hill.models.base import new_text_encoder
-from hill.models.linear import LinearConfig, SparseHead, draw_documents
+from hill.models.linear import LinearConfig, SparseHead, sample_documents
 from hill.settings import make
 from hill.taxonomy import Label, Taxonomy
 from hill.train import Epoch
@@ -173,7 +173,7 @@ def test_documents_are_counted_however_they_are_cut(monkeypatch: pytest.MonkeyPa
     batches = [torch.randint(-1, 30, (5, 12), generator=draw) for _ in range(6)]
     expected = Counter(key for batch in batches for row in batch.tolist() for key in set(row) - {-1})
     for pending in (10, 100, 10_000):
-        monkeypatch.setattr(bag, "PENDING", pending)
+        monkeypatch.setattr(bag, "MAX_PENDING", pending)
         keys, counts = count_documents(batches)
         assert keys.tolist() == sorted(expected)
         assert dict(zip(keys.tolist(), counts.tolist(), strict=True)) == expected
@@ -247,7 +247,7 @@ def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: st
 
 
 def test_more_weights_than_memory_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear, "MOST_WEIGHTS", 100)
+    monkeypatch.setattr(linear, "MAX_WEIGHTS", 100)
     texts, labels = toy_documents(40, seed=0)
     taxonomy = animals_taxonomy()
     documents = label_documents(texts, labels, taxonomy)
@@ -274,7 +274,7 @@ def test_of_many_labels_the_larger_weights_are_kept() -> None:
     order = np.argsort([key_of(ngram, tokenizer) for ngram in theirs.get_feature_names_out()])
     for row in range(len(taxonomy)):
         machine = LinearSVC(random_state=0).fit(theirs.transform(texts), gold[:, row])
-        weights = np.where(np.abs(machine.coef_[0]) >= linear.SMALL, machine.coef_[0], 0)
+        weights = np.where(np.abs(machine.coef_[0]) >= linear.MIN_WEIGHT, machine.coef_[0], 0)
         expected = theirs.transform(unseen) @ weights + machine.intercept_[0]
         assert np.abs(margins(sparse, tokenizer, unseen)[:, row] - expected).max() < 0.02
         found = sparse.weights_of(torch.arange(len(order)), torch.tensor([row]))[:, 0].numpy()
@@ -307,31 +307,32 @@ def test_of_many_labels_those_that_none_or_all_documents_have() -> None:
 
 @pytest.mark.parametrize("drawn", [3, 1_000])
 def test_the_documents_of_a_machine_stand_for_all(drawn: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machines, "DRAWN", drawn)
+    monkeypatch.setattr(machines, "MAX_NEGATIVES", drawn)
     taxonomy = random_taxonomy(3, 20, 2, 2)
     texts = [f"text {number}" for number in range(400)]
     labels = [[taxonomy[number % 20].id] for number in range(400)]
     gold = label_documents(texts, labels, taxonomy).labels
     everyone = set(range(400))
-    for label, found in enumerate(draw_documents(gold.tocsc(), taxonomy.edge_array, seed=1)):
+    for label, (first, others, weight) in enumerate(sample_documents(gold.tocsc(), taxonomy.edge_array, seed=1)):
+        documents = [*first.tolist(), *others.tolist()]
         own = {*gold.tocsc()[:, [label]].nonzero()[0].tolist()}
         near = {*gold.tocsc()[:, taxonomy.parents(label)].nonzero()[0].tolist()} - own
         groups = [own, near, everyone - own - near]
-        taken = [[place for place in found.places.tolist() if place in group] for group in groups]
-        assert sum(map(len, taken)) == len({*found.places.tolist()}) == len(found.places)
-        assert {*taken[0]} == own and found.gold.tolist() == [place in own for place in found.places.tolist()]
+        taken = [[place for place in documents if place in group] for group in groups]
+        assert sum(map(len, taken)) == len({*documents}) == len(documents) == len(weight)
+        assert {*taken[0]} == own == {*first.tolist()}
         for group, places in zip(groups[1:], taken[1:], strict=True):
             assert len(places) == min(drawn, len(group)) or 0 < len(places) <= drawn < len(group)
         for group in groups:
-            stands_for = sum(found.weight[at] for at, place in enumerate(found.places.tolist()) if place in group)
+            stands_for = sum(weight[at] for at, place in enumerate(documents) if place in group)
             assert stands_for == pytest.approx(len(group))
 
 
-def test_more_documents_than_can_be_looked_through_are_drawn_from_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machines, "DRAWN", 20)
-    draw, known = np.random.default_rng(0), np.arange(30)
-    found = [machines._draw_others(draw, known, 100) for _ in range(3_000)]
-    assert all(len({*places.tolist()}) == len(places) for places in found)
+def test_negatives_of_very_many_documents_are_drawn_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machines, "MAX_NEGATIVES", 20)
+    labels, edges = csc_array((np.arange(100) < 30)[:, None]), np.empty((0, 2), dtype=np.int64)
+    found = [next(sample_documents(labels, edges, seed))[1] for seed in range(3_000)]
+    assert all(len({*documents.tolist()}) == len(documents) for documents in found)
     times = np.bincount(np.concatenate(found), minlength=100)
     assert (
         not times[:30].any()

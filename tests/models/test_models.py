@@ -14,7 +14,7 @@ from hill.models.inference import load_saved
 from hill.types import Batch
 from tests.made import Made, make_model
 
-SMALL = {"text": "rcnn", "word_width": 12, "gru_width": 8, "filters": 6, "word_count": 1}
+SMALL = {"text": "rcnn", "word_width": 12, "gru_width": 8, "filters": 6}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "flat": ("flat", {}),
     "flat-softmax": ("flat", {"loss": "softmax"}),
@@ -42,7 +42,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "linear": ("linear", {"min_count": 1}),
     "linear-unigrams": ("linear", {"ngrams": 1, "min_count": 1, "loss": "softmax"}),
     "textrcnn": ("textrcnn", {**SMALL, "recursive": 0.01}),
-    "textrcnn-top-2": ("textrcnn", {**SMALL, "top": 2, "recursive": 0.0, "gru_layers": 2}),
     "hitin": ("hitin", {"recursive": 0.01}),
     "hitin-rcnn": ("hitin", {**SMALL, "hidden": 12, "height": 3, "method": "refined"}),
     "hitin-mean": ("hitin", {"readout": "mean", "recursive": 0.0, "hidden": 12}),
@@ -57,7 +56,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "htcinfomax-rcnn": ("htcinfomax", {**SMALL, "structure": "treelstm"}),
     "hgclr": ("hgclr", {}),
     "hgclr-2-layers": ("hgclr", {"layers": 2}),
-    "hgclr-cls": ("hgclr", {"pooling": "cls", "heads": 4, "loss": "softmax", "contrast": 0.0}),
+    "hgclr-cls": ("hgclr", {"pooling": "cls", "loss": "softmax", "contrast": 0.0}),
     "himatch": ("himatch", {"node_width": 16, "joint_width": 12}),
     "himatch-rcnn": ("himatch", {**SMALL, "node_width": 10, "joint_width": 12, "refresh": 3, "recursive": 0.01}),
 }
