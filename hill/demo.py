@@ -23,7 +23,7 @@ MARK = f"{PREFIX}demo.json"
 """A file that marks the folder of a demo; the next demo may replace it."""
 SETTINGS: Groups = {
     "model": {"encoder": "minilm", "loss": "softmax", "height": 2, "method": "refined", "contrast": 0.01},
-    "train": {"epochs": 2, "batch_size": 32, "freeze": 3, "encoder_lr": 5e-4, "lr": 5e-4},
+    "train": {"epochs": 2, "batch_size": 32, "freeze": 3, "encoder_lr": 5e-4, "lr": 5e-4, "head_epochs": 4},
     "data": {"max_length": 48},
     "decode": {"strategy": "path"},
 }

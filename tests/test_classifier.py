@@ -22,7 +22,7 @@ from tests.conftest import animals_taxonomy, toy_documents
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "model": {"height": 2, "dropout": 0.0, "readout_dropout": 0.1},
-    "train": {"epochs": 12, "batch_size": 8, "encoder_lr": 5e-3, "lr": 5e-3, "head_start": "on"},
+    "train": {"epochs": 12, "batch_size": 8, "encoder_lr": 5e-3, "lr": 5e-3, "head_start": "on", "head_epochs": 3},
     "data": {"max_length": 16},
 }
 

@@ -70,7 +70,7 @@ def test_the_demo_runs_twice_and_leaves_a_model(
 ) -> None:
     settings = {group: dict(values) for group, values in SETTINGS.items()}
     settings["model"]["encoder"] = str(tiny_encoder)
-    settings["train"] |= {"epochs": 1, "freeze": 1}
+    settings["train"] |= {"epochs": 1, "head_epochs": 1, "freeze": 1}
     for _ in range(2):
         run_demo(False, tmp_path / "demo", settings, per_block=2)
     shown = capsys.readouterr().out

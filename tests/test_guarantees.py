@@ -132,9 +132,9 @@ def test_a_used_setting_that_was_removed_is_named(
 
 
 def test_removed_settings_matter_to_the_model_that_had_them_and_to_a_training_that_resumes() -> None:
-    saved: Any = {"model": {"layers": 2, "heads": 4}, "train": {"stages": "two", "epochs": 3}}
+    saved: Any = {"model": {"layers": 2, "keep_temperature": 0.5}, "train": {"stages": "two", "epochs": 3}}
     upgraded = upgrade_settings("hgclr", saved, Path("x"))
-    assert upgraded == {"model": {"layers": 2, "heads": 4}, "train": {"epochs": 3}}
+    assert upgraded == {"model": {"layers": 2}, "train": {"epochs": 3}}
     with pytest.raises(CheckpointError, match=r"'x' was made with train.stages = 'two', which no longer exists"):
         upgrade_settings("hgclr", saved, Path("x"), resume=True)
 

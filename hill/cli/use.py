@@ -178,22 +178,42 @@ def explain(
 def serve(
     models: Annotated[list[Path], typer.Argument(help="Folders of trained or exported models; the first is default.")],
     host: Annotated[
-        str, typer.Option(help="Address to listen on. A public one needs an API key, or --public.")
+        str,
+        typer.Option(help="Address to listen on. If other machines can reach it, it needs an API key, or --public."),
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 for any free port.")] = 8000,
-    public: Annotated[bool, typer.Option("--public", help="Serve other machines without an API key.")] = False,
+    public: Annotated[
+        bool, typer.Option("--public", help="Accept requests from other machines without an API key.")
+    ] = False,
     allow_host: Annotated[
-        list[str] | None, typer.Option(help="Accept this Host header; may be repeated, '*' accepts every name.")
+        list[str] | None,
+        typer.Option(help="Accept this name in the Host header; may be repeated, '*' accepts every name."),
     ] = None,
     batch: Annotated[int, typer.Option(help="Maximum number of texts per batch.")] = 64,
-    wait_ms: Annotated[float, typer.Option(help="Milliseconds to wait for more texts before a batch.")] = 2.0,
+    wait_ms: Annotated[
+        float, typer.Option(help="Milliseconds that an idle server waits for more texts before it predicts a batch.")
+    ] = 2.0,
     queue: Annotated[int, typer.Option(help="Maximum number of waiting texts; further requests get status 503.")] = 512,
-    timeout: Annotated[float, typer.Option(help="Seconds to receive a body (408), and to predict it (504).")] = 30.0,
-    max_texts: Annotated[int, typer.Option(help="Maximum number of texts per request (422).")] = 256,
-    max_body: Annotated[int, typer.Option(help="Maximum number of bytes per request (413).")] = 4_000_000,
-    idle_timeout: Annotated[float, typer.Option(help="Seconds to wait for the headers of the next request.")] = 10.0,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds to receive a body, and to predict it; slower requests get status 408 or 504.")
+    ] = 30.0,
+    max_texts: Annotated[
+        int, typer.Option(help="Maximum number of texts per request; larger requests get status 422.")
+    ] = 256,
+    max_body: Annotated[
+        int, typer.Option(help="Maximum number of bytes per request; larger requests get status 413.")
+    ] = 4_000_000,
+    idle_timeout: Annotated[
+        float,
+        typer.Option(
+            help="Seconds that a connection may take to send the headers of its next request before it is closed."
+        ),
+    ] = 10.0,
     max_connections: Annotated[
-        int, typer.Option(help="Maximum number of connections per client address (429); 3 times as many in all (503).")
+        int,
+        typer.Option(
+            help="Maximum number of open connections per client address (429); three times as many in total (503)."
+        ),
     ] = 200,
 ) -> None:
     """Serve models over HTTP, with an API and a web page. The environment variable HILL_API_KEY sets an API key."""

@@ -21,6 +21,7 @@ batch_size = 8
 encoder_lr = 5e-3
 lr = 5e-3
 head_start = "on"
+head_epochs = 3
 [data]
 max_length = 16
 """

@@ -59,7 +59,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 def fit(encoder: Path, model: str, settings: dict[str, Any], epochs: int, **decode: str) -> HillClassifier:
     every = {
         "model": {"encoder": str(encoder), "pooling": "mean", **settings},
-        "train": {"epochs": epochs, "batch_size": 8, "encoder_lr": 5e-3, "lr": 5e-3},
+        "train": {"epochs": epochs, "batch_size": 8, "encoder_lr": 5e-3, "lr": 5e-3, "head_epochs": 2},
         "data": {"max_length": 16},
         "decode": decode,
     }

@@ -60,7 +60,7 @@ def write_data(folder: Path) -> list[str]:
     write_taxonomy(animals_taxonomy(), folder / "taxonomy.json")
     sets = {"height": 2, "max_length": 16, "epochs": EPOCHS, "batch_size": 8, "encoder_lr": 3e-3, "lr": 3e-3}
     groups = {"height": "model", "max_length": "data"}
-    words = [f"{groups.get(key, 'train')}.{key}={value}" for key, value in sets.items()]
+    words = [f"{groups.get(key, 'train')}.{key}={value}" for key, value in (sets | {"head_epochs": 2}).items()]
     options = [word for each in words for word in ("--set", each)]
     return ["train", str(folder), "--taxonomy", str(folder / "taxonomy.json"), *options]
 
