@@ -6,7 +6,7 @@ cast once per pass, and the residual stream of post-norm encoders is bf16 too, w
 autocast, whose normalisations return fp32.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
@@ -191,13 +191,13 @@ def split(batch: Packed) -> Iterator[Packed]:
         first += count
 
 
-def packed_states(encoder: Any, batch: Packed, dtype: torch.dtype, recompute: bool = False) -> Tensor:
-    """The state of every token after the last layer: (P, D).
+def packed_states(encoder: Any, batch: Packed, weights: Sequence[LayerWeights], recompute: bool = False) -> Tensor:
+    """The state of every token after the last layer: (P, D); `weights` are those of `layer_weights`.
 
     With `recompute`, the activations of each layer are computed again in the backward pass, to save memory.
     """
     config, architecture = encoder.config, ARCHITECTURES[encoder.config.model_type]
-    layers = encoder.get_submodule(architecture.layers)
+    layers, dtype = encoder.get_submodule(architecture.layers), weights[0].qkv.dtype
     rates = [getattr(config, name) if name and encoder.training else 0.0 for name in architecture.dropouts]
     settings = LayerSettings(
         config.num_attention_heads, batch.longest, 0, Dropouts(*rates),
@@ -218,10 +218,10 @@ def packed_states(encoder: Any, batch: Packed, dtype: torch.dtype, recompute: bo
         rotary = {name: [e[0] for e in encoder.rotary_emb(states, batch.positions[None], name)] for name in set(types)}
     layer: Any = fused_layer if fused and not architecture.pre_norm else packed_layer
     layer = partial(checkpoint, layer, use_reentrant=False) if recompute else layer
-    for number, weights in enumerate(_layer_weights(layers, architecture, dtype)):
+    for number, own_weights in enumerate(weights):
         window = config.sliding_window if types[number] == "sliding_attention" else 0
         own = settings._replace(layer=number, window=window)
-        states = layer(states, weights, layout._replace(rotary=rotary.get(types[number])), own)
+        states = layer(states, own_weights, layout._replace(rotary=rotary.get(types[number])), own)
     return encoder.final_norm(states.float()) if architecture.pre_norm else states
 
 
@@ -334,8 +334,10 @@ def _relative_bias(encoder: Any, device: torch.device) -> tuple[Tensor | None, T
     return body.relative_attention_bias.weight.T, body.relative_position_bucket(distances)
 
 
-def _layer_weights(layers: Any, architecture: Architecture, dtype: torch.dtype) -> list[LayerWeights]:
+def layer_weights(encoder: Any, dtype: torch.dtype) -> list[LayerWeights]:
     """The weights of all layers, cast together to the precision of the matrix products."""
+    architecture = ARCHITECTURES[encoder.config.model_type]
+    layers = encoder.get_submodule(architecture.layers)
     names = (
         *architecture.query_key_value, architecture.attention_output, architecture.up, architecture.down,
         architecture.attention_norm, architecture.output_norm,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
 from hill.encoders.base import TextEncoder
-from hill.encoders.packed import can_pack, first_position, packed_states, split
+from hill.encoders.packed import can_pack, first_position, layer_weights, packed_states, split
 from hill.errors import CheckpointError, ConfigError
 from hill.io import check_files, error_reason, read_object
 from hill.types import Batch, Packed
@@ -210,7 +210,8 @@ class Transformer(TextEncoder):
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32
         with torch.autocast(kind, enabled=False):
             parts = [batch] if kind == "cuda" else list(split(batch))
-            states = [packed_states(self.encoder, part, dtype, self.recompute) for part in parts]
+            weights = layer_weights(self.encoder, dtype)
+            states = [packed_states(self.encoder, part, weights, self.recompute) for part in parts]
             vectors = [self._pool_packed(*part) for part in zip(states, parts, strict=True)]
             dropped: Tensor = self.dropout(torch.cat(vectors))
         return dropped

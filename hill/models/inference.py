@@ -6,10 +6,10 @@ optimiser or other processes.
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,8 @@ BATCH_SIZE = 64
 """Documents per padded batch."""
 BATCH_TOKENS = 65_536
 """Tokens per packed batch."""
+MIN_BF16_WIDTH = 256
+"""A CPU multiplies smaller matrices as fast in fp32."""
 
 if hasattr(os, "register_at_fork"):  # a forked child does not have torch's threads and would wait for them forever
     os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))
@@ -196,7 +198,7 @@ class Inference:
     Args:
         model: the model; it is moved to the device.
         device: the device.
-        precision: fp32, bf16, or auto: bf16 on a GPU that supports it. Weights stay fp32.
+        precision: fp32, bf16, or auto: bf16 if the device multiplies it faster. Weights stay fp32.
     """
 
     def __init__(self, model: HTCModel, device: torch.device, precision: str = "auto") -> None:
@@ -207,9 +209,12 @@ class Inference:
     @property
     def bf16(self) -> bool:
         """Whether matrices are multiplied in bf16."""
-        if self.precision == "auto":
-            return self.device.type == "cuda" and torch.cuda.is_bf16_supported()
-        return self.precision == "bf16"
+        if self.precision != "auto":
+            return self.precision == "bf16"
+        if self.device.type == "cuda":
+            return torch.cuda.is_bf16_supported()
+        text = self.model.text
+        return bool(self.model.vector_only and text.packs and text.width >= MIN_BF16_WIDTH and cpu_has_bf16())
 
     @property
     def packed(self) -> bool:
@@ -239,16 +244,17 @@ class Inference:
         model = self.model.eval()
         labels = sum(map(len, model.levels))
         k = max_entries(keep, labels)
-        previous: tuple[IntArray, Sequence[Tensor]] | None = None
+        previous: Callable[[], tuple[IntArray, Matrix]] | None = None
         for documents, batch in self.batches(tokens):
             with torch.inference_mode(), self.tf32(), self.autocast():
                 outputs = model.top_k(batch, k) if k else (model.scores(model(batch).logits),)
-                gathered = [self.gather(each, documents) for each in outputs]
+                copies = [self.gather(each, documents).to("cpu", non_blocking=True) for each in outputs]
+            copied = torch.cuda.current_stream().record_event() if self.device.type == "cuda" else None
             if previous:
-                yield previous[0], _to_matrix(previous[1], labels)
-            previous = documents, gathered
+                yield previous()
+            previous = partial(_to_matrix, documents, copies, copied, labels)
         if previous:
-            yield previous[0], _to_matrix(previous[1], labels)
+            yield previous()
 
     def vectors(self, tokens: Tokens) -> Iterator[tuple[IntArray, Tensor]]:
         """Yield the indices of the documents of a batch (B) and the vectors of the text encoder (B, D)."""
@@ -286,9 +292,21 @@ class Inference:
         return rows
 
 
-def _to_matrix(outputs: Sequence[Tensor], labels: int) -> Matrix:
-    scores = outputs[0].float().cpu().numpy()
-    return scores if len(outputs) == 1 else top_k_matrix(scores, outputs[1].cpu().numpy(), labels)
+def _to_matrix(
+    documents: IntArray, outputs: Sequence[Tensor], copied: torch.cuda.Event | None, labels: int
+) -> tuple[IntArray, Matrix]:
+    """The scores of these documents, once the device has copied them."""
+    if copied is not None:
+        copied.synchronize()
+    scores = outputs[0].float().numpy()
+    return documents, scores if len(outputs) == 1 else top_k_matrix(scores, outputs[1].numpy(), labels)
+
+
+@cache
+def cpu_has_bf16() -> bool:
+    """Whether the CPU has instructions for bf16 matrix products: AVX-512 BF16 or AMX."""
+    names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(getattr(torch.cpu, name, bool)() for name in names)
 
 
 def find_device(name: str) -> torch.device:

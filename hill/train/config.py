@@ -43,7 +43,7 @@ class TrainConfig:
     seed: int = 42
     """Random seed of initial weights, document order and dropout."""
     precision: str = "auto"
-    """fp32, bf16, or auto: bf16 on a GPU that supports it."""
+    """fp32, bf16, or auto: bf16 on a GPU, and on a CPU with AVX-512 BF16 or AMX."""
     device: str = "auto"
     """cpu, cuda, or auto."""
     freeze: int = 0
