@@ -1,12 +1,14 @@
 """Measure training steps and prediction on a device: documents per second, time per step, memory, FLOP utilisation.
 
-Modes are fast and plain (fp32, padded). Synthetic documents with lengths normal(200, 80) clipped to 20-512,
+Modes are fast, plain (fp32, padded), and trainer: Hugging Face's Trainer with the same model, in bf16, documents of
+similar length per batch, padded. Synthetic documents with lengths normal(200, 80) clipped to 20-512,
 141 labels in 7 stars, encoders with random weights; or the documents of a data folder. Run it as
 `python benchmarks/bench_step.py [--encoder bert-base] [--rows hill:24 flat:24 hill:24:plain] [--out FILE]`.
 """
 
 import argparse
 import json
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from rich.table import Table
 from scipy.sparse import csr_array
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
+from torch import Tensor
 
 from hill.data import Documents, read_data
 from hill.data.batches import training_order
@@ -30,6 +33,7 @@ from hill.settings import make
 from hill.taxonomy import Label, Taxonomy, read_taxonomy
 from hill.train import Session, Split, TrainConfig
 from hill.train.trainer import StepRunner, make_steps
+from hill.types import Batch
 
 BASE = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -130,6 +134,59 @@ def measure(session: Session, data: Split, seconds: float) -> dict[str, Any]:
     }
 
 
+class PaddedModel(torch.nn.Module):
+    """A model as Trainer calls it."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor | None = None) -> dict[str, Any]:
+        """Padded documents to loss and logits."""
+        output = self.model(Batch(input_ids, attention_mask, labels))
+        return {"logits": output.logits} if labels is None else {"loss": output.loss, "logits": output.logits}
+
+
+def measure_trainer(model: Any, data: Split, batch: int, steps: int) -> dict[str, Any]:
+    """Train and predict with Hugging Face's Trainer; the first run of each is a warm-up."""
+    tokens, rows = data.tokens, data.labels.toarray()
+    examples = [{"input_ids": tokens[i].tolist(), "labels": rows[i].astype(np.float32)} for i in range(len(data))]
+
+    def collate_padded(items: list[dict[str, Any]]) -> dict[str, Tensor]:
+        ids = [torch.tensor(item["input_ids"]) for item in items]
+        padded = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True)
+        labels = torch.from_numpy(np.stack([item["labels"] for item in items]))
+        return {"input_ids": padded, "attention_mask": (padded != 0).long(), "labels": labels}
+
+    arguments = transformers.TrainingArguments(
+        output_dir=tempfile.mkdtemp(), bf16=True, per_device_train_batch_size=batch, per_device_eval_batch_size=128,
+        max_steps=steps, train_sampling_strategy="group_by_length", save_strategy="no", logging_strategy="no",
+        report_to="none", disable_tqdm=True, dataloader_num_workers=4, remove_unused_columns=False,
+    )  # fmt: skip
+    trainer = transformers.Trainer(PaddedModel(model), arguments, collate_padded, examples)
+    longest_first = sorted(examples, key=lambda example: -len(example["input_ids"]))
+    seconds = {}
+    for _ in range(2):
+        torch.cuda.reset_peak_memory_stats()
+        start = time.perf_counter()
+        trainer.train()
+        torch.cuda.synchronize()
+        seconds["train"] = time.perf_counter() - start
+        peak, start = torch.cuda.max_memory_allocated() / 2**30, time.perf_counter()
+        trainer.predict(longest_first)  # type: ignore[arg-type]
+        seconds["eval"] = time.perf_counter() - start
+    encoder, lengths = model.text.encoder, tokens.lengths
+    trained = 3 * operations(encoder, lengths) * steps * batch / len(data)
+    return {
+        "train_docs_s": round(steps * batch / seconds["train"]),
+        "step_ms": round(1000 * seconds["train"] / steps, 2),
+        "train_limit": round(trained / LIMIT / seconds["train"], 3),
+        "eval_docs_s": round(len(data) / seconds["eval"]),
+        "eval_limit": round(operations(encoder, lengths) / LIMIT / seconds["eval"], 3),
+        "peak_gib": round(peak, 2),
+    }
+
+
 def main() -> None:
     """Measure every model at every batch size and print a table, then one JSON line."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -153,6 +210,11 @@ def main() -> None:
     for asked in arguments.rows:
         name, batch, mode = (*asked.split(":"), "fast")[:3]
         model = build(name, arguments.encoder, taxonomy, {})
+        if mode == "trainer":
+            measured = measure_trainer(model, data, int(batch), 200)
+            rows.append({"model": name, "batch": int(batch), "mode": mode, **measured})
+            print(json.dumps(rows[-1]), flush=True)
+            continue
         config = TrainConfig(batch_size=int(batch), plain=mode == "plain")
         session = Session(model, config, torch.device("cuda"))
         rows.append({"model": name, "batch": int(batch), "mode": mode, **measure(session, data, arguments.seconds)})

@@ -310,6 +310,15 @@ def bias_blocks(bias: Tensor, buckets: Tensor, longest: int) -> Tensor:
     return (bias.detach().float() * LOG2_E)[:, buckets[distance + MAX_DISTANCE]].contiguous()
 
 
+def bucket_members(buckets: Tensor, count: int, longest: int) -> Tensor:
+    """Which scores of tiles, by offset of keys from queries, have a bias of which of `count` buckets: 0 or 1."""
+    spans, inner = triton.cdiv(longest, STRIDE), torch.arange(TILE, device=buckets.device)
+    offsets = torch.arange(1 - spans, spans, device=buckets.device) * STRIDE
+    distance = (offsets[:, None, None] + inner[:STRIDE] - inner[:, None]).clamp(-MAX_DISTANCE, MAX_DISTANCE)
+    bucket = buckets[distance + MAX_DISTANCE].flatten()
+    return (bucket[:, None] == torch.arange(count, device=buckets.device)).float()
+
+
 @triton.jit
 def _shift(
     score, blocks, count, head, apart, window, biased: tl.constexpr, local: tl.constexpr, rows: tl.constexpr,
@@ -522,14 +531,14 @@ class PackedAttention(torch.autograd.Function):
     """Softmax attention inside each document: (P, 3, H, W) to (P, H, W).
 
     A seed and an index determine what is dropped. `bias` (H, buckets) is added to the scores by the bucket of the
-    distance from query to key, given `blocks` of it (`bias_blocks`). With a window, tokens only attend to tokens at
+    distance from query to key, given `bias_blocks` and `bucket_members`. With a window, tokens only attend to tokens at
     most that far away. No encoder has both.
     """
 
     @staticmethod
     def forward(
         ctx: Any, qkv: Tensor, bounds: Tensor, tiles: Tensor, seeds: Tensor, index: int, dropout: float,
-        bias: Tensor | None = None, buckets: Tensor | None = None, blocks: Tensor | None = None, window: int = 0,
+        bias: Tensor | None = None, blocks: Tensor | None = None, members: Tensor | None = None, window: int = 0,
     ) -> Tensor:  # fmt: skip
         """The attended values."""
         tokens, _, heads, width = qkv.shape
@@ -542,14 +551,14 @@ class PackedAttention(torch.autograd.Function):
             LOG2_E * width**-0.5, dropout, heads, width, TILE, ATTENTION_FORWARD.span, *flags,
             num_warps=ATTENTION_FORWARD.warps, num_stages=ATTENTION_FORWARD.stages,
         )  # fmt: skip
-        ctx.save_for_backward(qkv, bounds, tiles, seeds, out, logs, bias, buckets, blocks)
+        ctx.save_for_backward(qkv, bounds, tiles, seeds, out, logs, bias, blocks, members)
         ctx.facts = index, dropout, count, window, flags
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """The gradient of queries, keys and values in one tensor, and that of the bias."""
-        qkv, bounds, tiles, seeds, out, logs, bias, buckets, blocks = ctx.saved_tensors
+        qkv, bounds, tiles, seeds, out, logs, bias, blocks, members = ctx.saved_tensors
         index, dropout, count, window, flags = ctx.facts
         tokens, _, heads, width = qkv.shape
         grad, sums, back = grad.contiguous(), torch.empty_like(logs), torch.empty_like(qkv)
@@ -566,16 +575,12 @@ class PackedAttention(torch.autograd.Function):
         _backward_queries[grid](*common, scores, spans, *rest, span, *flags, **layout)
         grad_bias = None
         if bias is not None and ctx.needs_input_grad[6]:
-            offsets = torch.arange(1 - spans, spans, device=qkv.device)
-            parts = torch.empty(BIAS_PROGRAMS, len(offsets), heads, TILE, span, device=qkv.device)
-            _sum_scores[(len(offsets), heads, BIAS_PROGRAMS)](
+            offsets = 2 * spans - 1
+            parts = torch.empty(BIAS_PROGRAMS, offsets, heads, TILE, span, device=qkv.device)
+            _sum_scores[(offsets, heads, BIAS_PROGRAMS)](
                 scores, bounds, tiles, parts, spans, tiles.shape[1], 1 - spans, heads, TILE, span, num_warps=4
             )
-            inner = torch.arange(TILE, device=qkv.device)
-            distance = offsets[:, None, None] * span + inner[:span] - inner[:, None]
-            bucket = buckets[distance.clamp(-MAX_DISTANCE, MAX_DISTANCE) + MAX_DISTANCE].flatten()
-            member = (bucket[:, None] == torch.arange(bias.shape[1], device=qkv.device)).float()
-            grad_bias = (parts.sum(dim=0).transpose(0, 1).flatten(1) @ member).to(bias.dtype)  # (H, buckets)
+            grad_bias = (parts.sum(dim=0).transpose(0, 1).flatten(1) @ members).to(bias.dtype)  # (H, buckets)
         return back, None, None, None, None, None, grad_bias, None, None, None
 
 

@@ -153,8 +153,8 @@ class Layout(NamedTuple):
     """Relative position bias per head and bucket (H, buckets)."""
     buckets: Tensor | None
     """The bucket of each distance from -MAX_DISTANCE to MAX_DISTANCE."""
-    blocks: Tensor | None
-    """The bias as the attention kernels read it."""
+    blocks: tuple[Tensor | None, Tensor | None]
+    """The bias as the attention kernels read it, and what they need for its gradient."""
     rotary: tuple[Tensor, Tensor] | None
     """Cosine and sine of the rotary embedding (P, W)."""
 
@@ -210,7 +210,10 @@ def packed_states(encoder: Any, batch: Packed, weights: Sequence[LayerWeights], 
     if encoder.training:  # prediction drops nothing and does not change the random state
         seeds.random_(2**31 - 1)
     bias, buckets = _relative_bias(encoder, states.device)
-    blocks = _kernels().bias_blocks(bias, buckets, batch.longest) if fused and bias is not None else None
+    blocks = None, None
+    if fused and bias is not None and buckets is not None:
+        kernels, length = _kernels(), batch.longest
+        blocks = kernels.bias_blocks(bias, buckets, length), kernels.bucket_members(buckets, bias.shape[1], length)
     layout = Layout(batch.bounds, list_tiles(batch.bounds, len(batch.ids)), seeds, bias, buckets, blocks, None)
     types = getattr(config, "layer_types", None) or ["full_attention"] * len(layers)
     rotary: dict[str, Any] = {}
@@ -379,7 +382,7 @@ def _attention(qkv: Tensor, layout: Layout, settings: LayerSettings) -> Tensor:
     rate = settings.dropouts.attention
     if qkv.is_cuda and qkv.dtype != torch.float32 and kernels_work():
         places = (layout.bounds, layout.tiles, layout.seeds, 3 * settings.layer, rate)
-        bias = (layout.bias, layout.buckets, layout.blocks, settings.window)
+        bias = (layout.bias, *layout.blocks, settings.window)
         found: Tensor = _kernels().PackedAttention.apply(qkv, *places, *bias)
         return found
     query, key, value = qkv.unbind(1)

@@ -123,7 +123,9 @@ def test_attention_with_bias_and_window(dropout: float, biased: bool, window: in
     qkv, bias = leaf(bounds[-1], 3, HEADS, WIDTH), leaf(HEADS, 32)
     buckets = MPNetEncoder.relative_position_bucket(torch.arange(-128, 129, device="cuda"))
     seeds = torch.tensor([11, 22, 33], device="cuda")
-    given = (bias, buckets, kernels.bias_blocks(bias, buckets, 384)) if biased else (None, None, None)
+    given = (None, None, None)
+    if biased:
+        given = (bias, kernels.bias_blocks(bias, buckets, 384), kernels.bucket_members(buckets, 32, 384))
     tiles = list_tiles(ends, bounds[-1])
     found = kernels.PackedAttention.apply(qkv, ends, tiles, seeds, 2, dropout, *given, window)
     table = bias[:, buckets] if biased else None
