@@ -31,12 +31,13 @@ from hill.models.layers import (
     level_softmax,
     level_softmax_loss,
     to_indicator,
+    zlpr_loss,
 )
 from hill.settings import check_at_least, check_one_of, within
 from hill.taxonomy import Taxonomy
 from hill.types import Batch, IntArray, Output, Packed
 
-LOSSES = ("bce", "softmax", "conditional-softmax")
+LOSSES = ("bce", "zlpr", "softmax", "conditional-softmax")
 POOLINGS = ("auto", "cls", "mean")
 COUNTS_FILE = "label_counts.json"
 MAX_WIDTH = 1_000_000
@@ -60,8 +61,8 @@ class ModelConfig:
     dropout: float = 0.1
     """Dropout on the text vector and in the projector."""
     loss: str = "bce"
-    """bce as in the paper; softmax: one per level, for documents with a single path; conditional-softmax: one over the
-    children of each label."""
+    """bce as in the paper; zlpr: a ranking loss, often better with few labels per document; softmax: one per level, for
+    documents with a single path; conditional-softmax: one over the children of each label."""
     adjust: float = 0.0
     """conditional-softmax: strength τ of the logit adjustment, which favours rare labels; 1 as in its paper."""
 
@@ -198,6 +199,8 @@ class HTCModel(nn.Module):
             return self.conditional_softmax.loss(logits, labels)
         if self.config.loss == "softmax":
             return level_softmax_loss(logits, labels, self.levels)
+        if self.config.loss == "zlpr":
+            return zlpr_loss(logits, labels)
         return F.binary_cross_entropy_with_logits(logits.float(), labels.float())
 
     def scores(self, logits: Tensor) -> Tensor:

@@ -176,6 +176,19 @@ def level_softmax_loss(logits: Tensor, labels: Tensor, levels: Sequence[Tensor])
     return total / reached.clamp(min=1)
 
 
+def zlpr_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Zero-bounded log-sum-exp pairwise ranking loss (Su et al., 2022), the mean over documents.
+
+    Per document log(1 + Σ exp(s) over labels that it lacks) + log(1 + Σ exp(-s) over its labels): small if every label
+    of the document has a logit above 0, and every other label one below. It does not shrink as labels get more.
+    """
+    logits, labels = logits.float(), labels.bool()
+    zero = torch.zeros_like(logits[:, :1])
+    lacking = torch.cat([logits.masked_fill(labels, float("-inf")), zero], dim=1).logsumexp(dim=1)
+    having = torch.cat([(-logits).masked_fill(~labels, float("-inf")), zero], dim=1).logsumexp(dim=1)
+    return (lacking + having).mean()
+
+
 MIN_SCORE = 0.25
 """`ConditionalSoftmax.choose` also predicts labels above this score that are not on the best path."""
 

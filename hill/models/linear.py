@@ -112,7 +112,7 @@ class SparseHead(nn.Module):
         return torch.from_numpy((documents @ self.matrix).toarray()).to(values)
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Make room for any number of weights before they are loaded."""
+        """Resize the weights before they are loaded."""
         for name in ("starts", "labels", "weights"):
             if prefix + name in state:
                 self.register_buffer(name, torch.empty_like(state[prefix + name], device=self.weights.device))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hill.models import hill
 from hill.models.hill import HILLConfig, LabelMap, TreeEncoder
-from hill.models.layers import level_softmax, level_softmax_loss, nt_xent
+from hill.models.layers import level_softmax, level_softmax_loss, nt_xent, zlpr_loss
 
 TREES = {
     1: [[0] * 9],
@@ -183,3 +183,16 @@ def test_level_softmax() -> None:
     by_hand = -(log[0, 0] + log[0, 1] + log[1, 3] + log[2, 0] + (log[2, 2] + log[2, 4]) / 2) / 5
     assert torch.allclose(level_softmax_loss(logits, labels, levels), by_hand)
     assert float(level_softmax_loss(logits, torch.zeros(3, 5), levels)) == 0.0
+
+
+def test_zlpr_is_its_definition() -> None:
+    logits = torch.tensor([[1.0, -2.0, 0.5], [0.3, 0.0, -1.0], [2.0, 4.0, 1.0], [90.0, -90.0, -90.0]])
+    labels = torch.tensor([[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0]])
+    by_hand = []
+    for row, gold in zip(logits.tolist(), labels.tolist(), strict=True):
+        lacking = sum(math.exp(s) for s, has in zip(row, gold, strict=True) if not has)
+        having = sum(math.exp(-s) for s, has in zip(row, gold, strict=True) if has)
+        by_hand.append(math.log(1 + lacking) + math.log(1 + having))
+    assert zlpr_loss(logits, labels).item() == pytest.approx(sum(by_hand) / 4, rel=1e-6)
+    logits.requires_grad_()
+    assert torch.autograd.grad(zlpr_loss(logits, labels), logits)[0].isfinite().all()

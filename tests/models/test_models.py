@@ -18,6 +18,7 @@ SMALL = {"text": "rcnn", "word_width": 12, "gru_width": 8, "filters": 6}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "flat": ("flat", {}),
     "flat-softmax": ("flat", {"loss": "softmax"}),
+    "flat-zlpr": ("flat", {"loss": "zlpr"}),
     "flat-conditional": ("flat", {"loss": "conditional-softmax"}),
     "flat-conditional-adjusted": ("flat", {"loss": "conditional-softmax", "adjust": 1.0}),
     "hill": ("hill", {}),
