@@ -69,7 +69,7 @@ def transformer(kind: str, pooling: str = "mean", width: int = 16, **settings: A
     return Transformer(encoder, pooling, 0.1)
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("pooling", ["cls", "mean", "last"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_packed_documents_have_the_vectors_and_gradients_of_padded_ones(kind: str, pooling: str) -> None:
     text, tokens, documents = transformer(kind, pooling).eval(), random_tokens(1), [4, 0, 7, 2]
@@ -97,7 +97,7 @@ def test_positions_start_after_the_padding_token() -> None:
     assert torch.allclose(text.read(packed), text.read(padded), atol=1e-6) and text.longest == 97
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("pooling", ["cls", "mean", "last"])
 def test_documents_without_tokens_are_read(pooling: str) -> None:
     text = transformer("bert", pooling).eval()
     for lengths in ([0], [3, 0], [0, 0, 4], [2, 0, 5]):
@@ -198,7 +198,7 @@ def test_packed_steps_are_padded_steps(tiny_encoder: Path) -> None:
     assert losses[0][2] < losses[0][1] < losses[0][0]
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
 def test_a_cpu_reads_parts_without_padding_and_learns_the_same(
     tiny_encoder: Path, pooling: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
