@@ -14,7 +14,7 @@ import numpy as np
 from huggingface_hub import ModelCardData
 
 from hill.data import Documents
-from hill.encoders.transformer import MINILM, MINILM_HUB
+from hill.encoders.transformer import PACKAGED_ENCODERS
 from hill.errors import CheckpointError, HillError
 from hill.io import check_model, read_json, read_object, unusable
 from hill.models.base import COUNTS_FILE
@@ -145,7 +145,7 @@ def make_card(facts: ModelFacts) -> str:
         pipeline_tag="text-classification",
         tags=["hierarchical-text-classification", "multi-label-classification", facts.name],
         metrics=["f1"] if "micro_f1" in facts.metrics else None,
-        base_model=MINILM_HUB if base_model == MINILM else base_model,
+        base_model=PACKAGED_ENCODERS[base_model].hub if base_model in PACKAGED_ENCODERS else base_model,
     )
     sections = {
         "How to use": USAGE,

@@ -74,6 +74,13 @@ def as_path(given: Any, name: str, expected: str = "the path of a file or folder
     return Path(text)
 
 
+def cache_folder() -> Path:
+    """The folder of the cache: $HILL_CACHE, or the user's cache folder."""
+    if folder := os.environ.get("HILL_CACHE"):
+        return Path(folder)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hill"
+
+
 def is_utf8(text: str) -> bool:
     """Whether a text can be encoded as UTF-8; JSON can contain lone surrogates, which cannot."""
     try:

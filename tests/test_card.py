@@ -155,6 +155,7 @@ def facts(model: dict[str, Any] | None = None, **known: Any) -> ModelFacts:
     ("encoder", "base", "shown"),
     [
         ("minilm", "sentence-transformers/all-MiniLM-L6-v2", "minilm"),
+        ("mpnet", "sentence-transformers/all-mpnet-base-v2", "mpnet"),
         ("bert-base-uncased", "bert-base-uncased", "bert-base-uncased"),
         ("google/electra-small", "google/electra-small", "google/electra-small"),
         ("/home/me/models/mine/", None, "./mine"),

@@ -13,7 +13,7 @@ from hill.bulk import predict_file
 from hill.classifier import HillClassifier
 from hill.data import read_data
 from hill.data.tokens import tokenize
-from hill.encoders.transformer import MINILM_INSTALL, load_pretrained
+from hill.encoders.transformer import PACKAGED_ENCODERS, load_pretrained
 from hill.errors import CheckpointError, ConfigError, DataError, HillError
 from hill.io import CHECKSUMS
 from hill.models.inference import Inference
@@ -322,8 +322,9 @@ def test_encoders_that_cannot_be_loaded(tiny_encoder: Path, tmp_path: Path, monk
     with pytest.raises(ConfigError, match=r"has no config.json"):
         load_pretrained(str(tmp_path / "copy"))
     monkeypatch.setattr("hill.encoders.transformer.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=f"install it with: {MINILM_INSTALL}"):
-        load_pretrained("minilm")
+    for name, encoder in PACKAGED_ENCODERS.items():
+        with pytest.raises(ConfigError, match=f"install it with: {encoder.install}$"):
+            load_pretrained(name)
 
 
 def test_files_are_predicted_in_order(fitted: HillClassifier, tmp_path: Path) -> None:

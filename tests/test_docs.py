@@ -185,7 +185,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, tiny_encoder: Path) -> Path:
 @pytest.fixture
 def page_folder(world: Path, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the world, in which a page runs."""
-    monkeypatch.setattr(pretrained, "_find_minilm", lambda: str(tiny_encoder))
+    monkeypatch.setattr(pretrained, "_find_packaged", lambda name: str(tiny_encoder))
     monkeypatch.chdir(shutil.copytree(world, tmp_path / "page"))
     return tmp_path / "page"
 

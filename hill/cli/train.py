@@ -17,7 +17,7 @@ def train(
     taxonomy: TaxonomyFile,
     out: Annotated[Path, typer.Option(help="Folder for the model, its log and its checkpoints.")],
     model: Annotated[str, typer.Option(help="Name of the model, such as hill (docs/models.md).")] = "hill",
-    encoder: Annotated[str | None, typer.Option(help="Text encoder: minilm, a folder, or a hub name.")] = None,
+    encoder: Annotated[str | None, typer.Option(help="Text encoder: minilm, mpnet, a folder, or a hub name.")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with groups model, train, data, decode.")] = None,
     assignments: Annotated[list[str] | None, typer.Option("--set", help="A setting: train.epochs=5.")] = None,
     warm_start: Annotated[Path | None, typer.Option(help="Trained model to start from.")] = None,

@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
+from hill.io import cache_folder
 from hill.types import IntArray
 
 CHUNK = 1_000
@@ -114,13 +115,6 @@ def cached_tokens(texts: Sequence[str], tokenizer: Tokenizer, max_length: int) -
             total += entry.stat().st_size
             if total > MAX_CACHE_BYTES:
                 entry.unlink(missing_ok=True)
-
-
-def cache_folder() -> Path:
-    """The folder of the cache: $HILL_CACHE, or the user's cache folder."""
-    if folder := os.environ.get("HILL_CACHE"):
-        return Path(folder)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hill"
 
 
 def _cache_key(texts: Sequence[str], tokenizer: Tokenizer, max_length: int) -> str:

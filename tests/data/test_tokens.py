@@ -10,8 +10,9 @@ from safetensors import SafetensorError
 from tokenizers import Tokenizer
 
 from hill.data import tokens as cache
-from hill.data.tokens import Tokens, cache_folder, join_tokens, tokenize, tokenize_chunks
+from hill.data.tokens import Tokens, join_tokens, tokenize, tokenize_chunks
 from hill.encoders.rcnn import learn_words
+from hill.io import cache_folder
 
 TEXTS = [f"word{i % 7} word{i % 11} and some more {i}" for i in range(1_200)]
 

@@ -15,10 +15,11 @@ from hill.data.tokens import Tokens
 from hill.encoders import RCNN, Transformer
 from hill.encoders.packed import TILE, list_tiles
 from hill.encoders.transformer import without_pooler
+from hill.errors import ConfigError
 from hill.models import MODELS
 from hill.models.inference import Inference
 from hill.train import Session, Split, TrainConfig
-from hill.train.trainer import StepRunner, make_steps
+from hill.train.trainer import StepRunner, freeze_layers, make_steps
 from hill.types import Batch, Packed
 from tests.made import make_model
 
@@ -69,7 +70,7 @@ def transformer(kind: str, pooling: str = "mean", width: int = 16, **settings: A
     return Transformer(encoder, pooling, 0.1)
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("pooling", ["cls", "mean", "last"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_packed_documents_have_the_vectors_and_gradients_of_padded_ones(kind: str, pooling: str) -> None:
     text, tokens, documents = transformer(kind, pooling).eval(), random_tokens(1), [4, 0, 7, 2]
@@ -97,7 +98,7 @@ def test_positions_start_after_the_padding_token() -> None:
     assert torch.allclose(text.read(packed), text.read(padded), atol=1e-6) and text.longest == 97
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("pooling", ["cls", "mean", "last"])
 def test_documents_without_tokens_are_read(pooling: str) -> None:
     text = transformer("bert", pooling).eval()
     for lengths in ([0], [3, 0], [0, 0, 4], [2, 0, 5]):
@@ -198,7 +199,7 @@ def test_packed_steps_are_padded_steps(tiny_encoder: Path) -> None:
     assert losses[0][2] < losses[0][1] < losses[0][0]
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
 def test_a_cpu_reads_parts_without_padding_and_learns_the_same(
     tiny_encoder: Path, pooling: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,3 +280,15 @@ def test_gradients_of_a_group_are_averaged(tiny_encoder: Path) -> None:
         found.append(steps.session.model.head.bias.grad.clone())
         steps.session.model.zero_grad()
     assert torch.allclose(found[0], 2 * found[1]) and found[0].abs().sum() > 0
+
+
+@pytest.mark.parametrize("kind", ["bert", "mpnet", "distilbert", "modernbert"])
+def test_lower_layers_of_every_architecture_can_be_frozen(kind: str) -> None:
+    text = transformer(kind)
+    freeze_layers(text, 1)
+    layers = text.encoder.get_submodule(ARCHITECTURES[kind].layers)
+    assert not any(weight.requires_grad for weight in text.encoder.embeddings.parameters())
+    assert [any(weight.requires_grad for weight in layer.parameters()) for layer in layers] == [False, True]
+    text.encoder.config.model_type = "another"
+    with pytest.raises(ConfigError, match="train.freeze is 1, but the encoder is of type another"):
+        freeze_layers(text, 1)

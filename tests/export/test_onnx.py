@@ -121,11 +121,11 @@ def test_graph_and_model_give_the_same_scores(fitted: HillClassifier, folder: Pa
 @pytest.mark.parametrize(
     ("model", "settings", "full_rank"),
     [
-        ("hill", {"loss": "softmax", "readout": "max", "height": 2}, 0),
+        ("hill", {"loss": "softmax", "readout": "max", "height": 2, "pooling": "last"}, 0),
         ("hill", {"leaf_units": 2, "name_weight": 5.0, "readout_dropout": 0.0}, 5_000),
         ("flat", {"loss": "conditional-softmax", "pooling": "cls"}, 5_000),
     ],
-    ids=["hill-softmax-low-rank", "hill-units-names", "flat-conditional-cls"],
+    ids=["hill-softmax-low-rank-last", "hill-units-names", "flat-conditional-cls"],
 )
 def test_graphs_of_other_models_and_losses(
     tiny_encoder: Path,
