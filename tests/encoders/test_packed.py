@@ -13,7 +13,7 @@ import hill.encoders.transformer
 from hill.data.batches import DeviceDocuments, collate, packed_size, padded_length, reading_order
 from hill.data.tokens import Tokens
 from hill.encoders import RCNN, Transformer
-from hill.encoders.packed import TILE, list_tiles
+from hill.encoders.packed import ARCHITECTURES, TILE, list_tiles
 from hill.encoders.transformer import without_pooler
 from hill.errors import ConfigError
 from hill.models import MODELS
@@ -290,5 +290,5 @@ def test_lower_layers_of_every_architecture_can_be_frozen(kind: str) -> None:
     assert not any(weight.requires_grad for weight in text.encoder.embeddings.parameters())
     assert [any(weight.requires_grad for weight in layer.parameters()) for layer in layers] == [False, True]
     text.encoder.config.model_type = "another"
-    with pytest.raises(ConfigError, match="train.freeze is 1, but the encoder is of type another"):
+    with pytest.raises(ConfigError, match=r"train.freeze is 1, but the encoder is of type another"):
         freeze_layers(text, 1)
