@@ -19,7 +19,7 @@ TABLES = {
     "ablation": "Compare HILL with its ablations: other structure encoders, no contrast, no Algorithm 1.",
     "heights": "Train HILL with coding trees of height 1 to 6.",
     "trees": "Train HILL with the trees of each builder, a random tree and the taxonomy itself.",
-    "questions": "Answer two questions of ours: HILL on TextRCNN, and contrast before classification.",
+    "questions": "Answer a question that the paper leaves open: HILL on TextRCNN.",
     "cost": "Measure time, memory and weights of HILL and HGCLR by the protocol of the released code.",
 }
 
