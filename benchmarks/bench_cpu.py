@@ -2,7 +2,8 @@
 
 Run it as `python benchmarks/bench_cpu.py [--model FOLDER] [--data FILE] [--documents 256] [--rounds 4] [--threads 2]
 [--out FILE]`. Without a model, HILL on minilm trained on 8 texts is measured; macro F1 needs a model and data. All
-variants are measured in every round, and the best round counts. Texts have 128 tokens; with data, also its texts.
+variants are measured in every round, and the best round counts. Texts have 128 tokens; with data, also its texts. If
+sentence-transformers is installed, its `encode` is measured too: the vectors of minilm alone, without a classifier.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,14 +25,18 @@ from rich.table import Table
 
 from hill.classifier import HillClassifier
 from hill.data import Documents, read_data
+from hill.data.tokens import tokenize
+from hill.encoders.transformer import _find_packaged
 from hill.export import OnnxClassifier
 from hill.export.onnx import export_onnx
+from hill.models.inference import Inference, cpu_has_bf16
 from hill.predictor import ScoredBatch
 from hill.taxonomy import Label, Taxonomy
 from hill.types import Batch
 
 LENGTH = 128
 PLAIN_BATCH = 32
+VECTORS = "sentence-transformers, vectors alone"
 Score = Callable[[list[str]], Iterable[ScoredBatch]]
 
 
@@ -64,6 +70,27 @@ def plain(classifier: HillClassifier) -> Score:
                 scores = model.scores(model(Batch(ids, mask)).logits)
             yield np.arange(start, start + len(rows)), scores.numpy()
         tokenizer.no_truncation()
+
+    return score
+
+
+def fp32(classifier: HillClassifier) -> Score:
+    """The model as hill runs it, packed, but in fp32."""
+    stored = classifier.stored
+    inference = Inference(stored.model, torch.device("cpu"), "fp32")
+    return lambda texts: inference.scores(tokenize(texts, stored.tokenizer, classifier.max_length))
+
+
+def encode(max_length: int) -> Score:
+    """The vectors of minilm by sentence-transformers, in its default settings."""
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(_find_packaged("minilm"), device="cpu")
+    model.max_seq_length = max_length
+
+    def score(texts: list[str]) -> Iterator[ScoredBatch]:
+        model.encode(texts)
+        return iter(())
 
     return score
 
@@ -102,7 +129,11 @@ def main() -> None:
         splits = read_data(arguments.data, classifier.taxonomy)
         documents = splits.get("dev") or next(iter(splits.values()))
     with TemporaryDirectory() as scratch:
-        ways: dict[str, Score] = {"PyTorch fp32, plain": plain(classifier), "hill": classifier.scores}
+        ways: dict[str, Score] = {
+            "PyTorch fp32, plain": plain(classifier),
+            "hill": classifier.scores,
+            "hill, fp32": fp32(classifier),
+        }
         for int8 in (False, True):
             folder = Path(scratch) / f"int8-{int8}"
             export_onnx(classifier, folder, int8)
@@ -118,7 +149,8 @@ def measure(
     classifier: HillClassifier, ways: dict[str, Score], documents: Documents | None, arguments: argparse.Namespace
 ) -> dict[str, Any]:
     """Speed, quality and the machine."""
-    made, work = speeds(ways, made_up(classifier, arguments.documents), arguments.rounds)
+    vectors = {VECTORS: encode(classifier.max_length)} if find_spec("sentence_transformers") else {}
+    made, work = speeds({**ways, **vectors}, made_up(classifier, arguments.documents), arguments.rounds)
     result: dict[str, Any] = {
         "benchmark": "cpu",
         "threads": arguments.threads,
@@ -142,9 +174,10 @@ def measure(
 
 
 def instructions() -> str:
-    """Whether the processor has instructions for 8-bit integers (VNNI)."""
+    """Whether the processor has instructions for 8-bit integers (VNNI) and for bf16."""
     found = Path("/proc/cpuinfo")
-    return "with VNNI" if found.exists() and "vnni" in found.read_text() else "VNNI unknown"
+    vnni = "with VNNI" if found.exists() and "vnni" in found.read_text() else "VNNI unknown"
+    return f"{vnni}, {'with' if cpu_has_bf16() else 'without'} bf16"
 
 
 def show(result: dict[str, Any]) -> None:
@@ -163,7 +196,7 @@ def show(result: dict[str, Any]) -> None:
     for title in known:
         table.add_column(title, justify="right")
     for name in result["documents_a_second"]:
-        table.add_row(name, *(str(values[name]) for values in known.values()))
+        table.add_row(name, *(str(values.get(name, "")) for values in known.values()))
     Console().print(table)
 
 
