@@ -217,7 +217,7 @@ class Inference:
         if self.precision != "auto":
             return self.precision == "bf16"
         if self.device.type == "cuda":
-            return torch.cuda.is_bf16_supported()
+            return bool(torch.cuda.is_bf16_supported())
         text = self.model.text
         return bool(self.model.vector_only and text.packs and text.width >= MIN_BF16_WIDTH and cpu_has_bf16())
 
