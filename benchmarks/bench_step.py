@@ -38,6 +38,10 @@ from hill.types import Batch
 BASE = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "bert-base": ("bert", BASE),
+    "bert-large": (
+        "bert",
+        {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096},
+    ),
     "minilm": (
         "bert",
         {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536},

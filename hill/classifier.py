@@ -23,6 +23,7 @@ from hill.data.documents import check_label_sets, check_texts, label_documents
 from hill.data.tokens import Tokens, cached_tokens, join_tokens, tokenize
 from hill.data.windows import score_windows
 from hill.decode import DecodeConfig
+from hill.encoders.lora import add_adapters
 from hill.errors import CheckpointError, ConfigError, DataError, HillError, enough_memory, need
 from hill.explain import Explanation, explain
 from hill.io import CARD, as_path, check_model, read_object, unusable
@@ -239,6 +240,7 @@ class HillClassifier(Predictor, ModelHubMixin):
             assets = kind.prepare(train, self.taxonomy, self.model_config, tokenizer)
             model = kind(text, self.taxonomy, self.model_config, assets)
             model.start()
+        add_adapters(model.text, self.train_config.lora)
         freeze_layers(model.text, self.train_config.freeze)
         self._session = Session(model, self.train_config, find_device(self.train_config.device))
         self._stored = SavedModel(self.name, model, self.taxonomy, tokenizer, self.settings())

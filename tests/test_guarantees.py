@@ -132,11 +132,13 @@ def test_a_used_setting_that_was_removed_is_named(
 
 
 def test_removed_settings_matter_to_the_model_that_had_them_and_to_a_training_that_resumes() -> None:
-    saved: Any = {"model": {"layers": 2, "keep_temperature": 0.5}, "train": {"stages": "two", "epochs": 3}}
-    upgraded = upgrade_settings("hgclr", saved, Path("x"))
-    assert upgraded == {"model": {"layers": 2}, "train": {"epochs": 3}}
-    with pytest.raises(CheckpointError, match=r"'x' was made with train.stages = 'two', which no longer exists"):
-        upgrade_settings("hgclr", saved, Path("x"), resume=True)
+    saved: Any = {"model": {"layers": 2, "keep_temperature": 0.5}, "train": {"epochs": 3}, "decode": {"k": 2}}
+    for group, name, value in (("train", "stages", "two"), ("decode", "support", 5)):
+        older = saved | {group: saved[group] | {name: value}}
+        upgraded = upgrade_settings("hgclr", older, Path("x"))
+        assert upgraded == {"model": {"layers": 2}, "train": {"epochs": 3}, "decode": {"k": 2}}
+        with pytest.raises(CheckpointError, match=rf"'x' was made with {group}.{name} = {value!r}, which no longer"):
+            upgrade_settings("hgclr", older, Path("x"), resume=True)
 
 
 @pytest.fixture(scope="module")

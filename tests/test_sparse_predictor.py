@@ -47,11 +47,12 @@ def same(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_predictor_says_the_same_of_sparse_scores(strategy: str) -> None:
+def test_a_predictor_says_the_same_of_sparse_scores(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hill.decode.tuning.MIN_SUPPORT", 5)
     taxonomy, draw = random_taxonomy(5, n=20, most_parents=2), np.random.default_rng(2)
     gold = draw.random((60, 20)) < 0.2
     sparse = top_k(np.clip(gold * 0.5 + draw.random((60, 20)) * 0.6 - 0.1, 1e-3, 1).astype(np.float32), 6)
-    config, labels = DecodeConfig(strategy, tune="label", support=5, calibrate="off", k=2), csr_array(gold)
+    config, labels = DecodeConfig(strategy, tune="label", calibrate="off", k=2), csr_array(gold)
     one, other = Given(taxonomy, sparse, config), Given(taxonomy, sparse.toarray(), config)
     for predictor in (one, other):
         predictor.tune(predictor.scores(TEXTS), labels)

@@ -158,12 +158,12 @@ def tuned_dense(case: SimpleNamespace, config: DecodeConfig) -> Tuned:
 
 TUNED = [
     *(DecodeConfig(name, tune="global", calibrate="off") for name in STRATEGIES),
-    *(DecodeConfig("closure", tune=how, tune_metric=metric, support=4, calibrate="off")
+    *(DecodeConfig("closure", tune=how, tune_metric=metric, calibrate="off")
       for how in ("level", "label") for metric in TUNE_METRICS),
-    *(DecodeConfig(name, tune="label", tune_metric="mean_f1", support=4, calibrate="temperature")
+    *(DecodeConfig(name, tune="label", tune_metric="mean_f1", calibrate="temperature")
       for name in ("ancestors", "top-down", "raw")),
     DecodeConfig("closure", tune="off", calibrate="isotonic"),
-    DecodeConfig("auto", support=4),
+    DecodeConfig("auto"),
 ]  # fmt: skip
 
 
@@ -175,8 +175,9 @@ def test_everything_that_is_tuned_is_tuned_alike(config: DecodeConfig, seed: int
     if keep == 14:
         case.sparse.data[case.sparse.data == 0] = 1e-9  # missing and zero differ for calibrators alone
         case.dense[case.dense == 0] = 1e-9
-    found = tune(case.taxonomy, config, CollectedScores(case.sparse, case.labels))
-    wanted = tuned_dense(case, config)
+    with patch("hill.decode.tuning.MIN_SUPPORT", 4):
+        found = tune(case.taxonomy, config, CollectedScores(case.sparse, case.labels))
+        wanted = tuned_dense(case, config)
     assert found.config == wanted.config
     assert (found.thresholds is None) == (wanted.thresholds is None)
     if wanted.thresholds is not None:

@@ -44,8 +44,6 @@ class DecodeConfig:
     tune_metric: str = "micro_f1"
     """The metric that thresholds maximise: micro_f1, macro_f1, hierarchical_f1, or mean_f1, the mean of the three.
     Strategy auto chooses this setting too."""
-    support: int = 10
-    """Gold documents in dev that a label needs to have its own threshold; the other labels of a level share one."""
     k: int = 1
     """Number of paths of the strategies path and safe."""
     abstain: float = 0.0
@@ -61,7 +59,6 @@ class DecodeConfig:
         check_one_of(self.tune, TUNINGS, "decode.tune")
         check_one_of(self.tune_metric, TUNE_METRICS, "decode.tune_metric")
         check_one_of(self.calibrate, CALIBRATIONS, "decode.calibrate")
-        check_at_least(self.support, 1, "decode.support")
         check_at_least(self.k, 1, "decode.k")
         check_at_least(self.keep, 0, "decode.keep")
         within(self.threshold, 0, 1, "decode.threshold")

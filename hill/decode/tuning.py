@@ -215,6 +215,8 @@ WIDTH = len(GRID) + 1
 """Number of score ranges between the thresholds. Missing scores are in the first one, below all thresholds."""
 MACRO_SHARE = {"micro_f1": 0.0, "hierarchical_f1": 0.0, "macro_f1": 1.0, "mean_f1": 1 / 3}
 """Weight of macro F1 in a metric. The rest is micro F1, which equals hierarchical F1 for consistent label sets."""
+MIN_SUPPORT = 10
+"""Gold documents in dev that a label needs to have its own threshold."""
 TIE = 1e-12
 MAX_ROUNDS = 100
 BLOCK_ROWS = 4096
@@ -238,10 +240,10 @@ def choose_thresholds(
     groups = level
     if config.tune == "label":
         single = level.max(initial=0) + 1 + np.arange(len(level))
-        groups = np.where(histograms.gold >= config.support, single, level)
+        groups = np.where(histograms.gold >= MIN_SUPPORT, single, level)
     groups = np.unique(groups, return_inverse=True)[1]
     support = np.bincount(groups, histograms.gold)
-    thresholds = np.where(support >= config.support, histograms.best(groups, config.tune_metric), shared)
+    thresholds = np.where(support >= MIN_SUPPORT, histograms.best(groups, config.tune_metric), shared)
     return float(shared), thresholds[groups]
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
-from itertools import pairwise
+from itertools import compress, pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from hill.encoders.lora import adapted_weight, is_adapted
 from hill.types import Packed
 
 
@@ -346,10 +347,15 @@ def layer_weights(encoder: Any, dtype: torch.dtype) -> list[LayerWeights]:
         architecture.attention_norm, architecture.output_norm,
     )  # fmt: skip
     modules = [layer.get_submodule(name) for layer in layers for name in names]
-    weights: list[Any] = [getattr(module, kind, None) for module in modules for kind in ("weight", "bias")]
-    given = [weight for weight in weights if weight is not None]
-    cast = iter(given if dtype == torch.float32 else _Cast.apply(dtype, *given))  # type: ignore[no-untyped-call]
-    weights = [None if weight is None else next(cast) for weight in weights]
+    weights: list[Any] = []
+    for module in modules:
+        # adapted weights are cast one by one: there is never an fp32 copy, or an fp32 gradient, of all of them
+        weight = adapted_weight(module).to(dtype) if is_adapted(module) else getattr(module, "weight", None)
+        weights += [weight, getattr(module, "bias", None)]
+    needs_cast = [weight is not None and weight.dtype != dtype for weight in weights]
+    given = list(compress(weights, needs_cast))
+    cast = iter(_Cast.apply(dtype, *given) if given else ())  # type: ignore[no-untyped-call]
+    weights = [next(cast) if needed else weight for weight, needed in zip(weights, needs_cast, strict=True)]
     size, split = 2 * len(names), 2 * len(architecture.query_key_value)
     found = []
     for start in range(0, len(weights), size):

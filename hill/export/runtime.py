@@ -90,7 +90,8 @@ class OnnxClassifier(Predictor):
         self.windows: int = windows["most"]
         self.metrics: dict[str, Any] = documents["metrics.json"]
         self.taxonomy = Taxonomy.from_dict(documents["taxonomy.json"], str(folder / "taxonomy.json"))
-        self.decode_config = make(DecodeConfig, config["decode"], "decode")
+        decode = {name: value for name, value in config["decode"].items() if name != "support"}  # earlier versions
+        self.decode_config = make(DecodeConfig, decode, "decode")
         self.set_thresholds(documents["thresholds.json"])
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._session = start_session(folder / GRAPH)

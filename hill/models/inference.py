@@ -22,6 +22,7 @@ from torch import Tensor
 from hill.data.batches import DeviceDocuments, collate, move, reading_order, to_device
 from hill.data.tokens import Tokens
 from hill.data.windows import overlap
+from hill.encoders.lora import merged_weights
 from hill.encoders.transformer import plain
 from hill.errors import CheckpointError, ConfigError, HillError
 from hill.io import (
@@ -46,8 +47,12 @@ from hill.types import Batch, IntArray, Packed
 MODEL_FORMAT = "hill-model"
 MODEL_VERSION = 1
 WEIGHTS = "model.safetensors"
-REMOVED_TRAIN_SETTINGS = {"compile": False, "stages": "one", "contrast_epochs": 2, "head_lr": 3e-3}
-"""Settings of training of earlier versions, with the value that means "not used"."""
+REMOVED_SETTINGS: Groups = {
+    "train": {"compile": False, "stages": "one", "contrast_epochs": 2, "head_lr": 3e-3},
+    "data": {"overlap": 32, "pool": "mean"},
+    "decode": {"support": 10},
+}
+"""Settings of earlier versions, with the value that means "not used"; for those of models see `ModelConfig.REMOVED`."""
 BATCH_SIZE = 64
 """Documents per padded batch."""
 BATCH_TOKENS = 65_536
@@ -93,7 +98,7 @@ class SavedModel:
             "tokenizer.json": json.loads(self.tokenizer.to_str()),
         }
         with save_folder(folder) as draft:
-            write_tensors(draft / WEIGHTS, {name: value.cpu() for name, value in self.model.state_dict().items()})
+            write_tensors(draft / WEIGHTS, {name: value.cpu() for name, value in merged_weights(self.model).items()})
             for name, document in (files | self.model.text.documents() | self.model.assets | documents).items():
                 (draft / name).parent.mkdir(exist_ok=True)
                 write_json(draft / name, document)
@@ -148,18 +153,18 @@ def _build(folder: Path, config: dict[str, Any]) -> SavedModel:
 def upgrade_settings(model: str, saved: Groups, folder: Path, resume: bool = False) -> Groups:
     """Drop settings that were removed since a model was saved; raise if a dropped one was used.
 
-    Settings of training only matter to a training that is resumed: they do not change how a trained model predicts.
+    Settings of training and decoding only matter to a training that is resumed, not to a trained model, which has its
+    weights and thresholds.
     """
     upgraded = {group: dict(values) for group, values in saved.items()}
     data = upgraded.get("data", {})
     if "overlap" in data and data["overlap"] == overlap(data.get("max_length", 512)):
         del data["overlap"]
-    own = MODELS.get(model, HTCModel).Config.REMOVED
-    removed: Groups = {"model": own, "train": REMOVED_TRAIN_SETTINGS, "data": {"overlap": 32, "pool": "mean"}}
+    removed: Groups = {"model": MODELS.get(model, HTCModel).Config.REMOVED, **REMOVED_SETTINGS}
     for group, unused_values in removed.items():
         for name, unused in unused_values.items():
             value = upgraded.get(group, {}).pop(name, unused)
-            if unused is not None and value != unused and (group != "train" or resume):
+            if unused is not None and value != unused and (group in ("model", "data") or resume):
                 raise CheckpointError(
                     f"'{folder}' was made with {group}.{name} = {value!r}, which no longer exists; train it again, or "
                     "use an earlier version of hill"

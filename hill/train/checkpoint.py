@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from hill.data import Documents
+from hill.encoders.lora import merge_adapters
 from hill.errors import CheckpointError, HillError, need
 from hill.io import (
     CHECKSUMS,
@@ -76,7 +77,7 @@ def run(
     board = need("torch.utils.tensorboard", "track", "--tensorboard") if tensorboard else None
     with context.lock(out), context.report_lost_rank():
         if context.is_main:  # a state has the weights, the weights of the best epoch, and Adam's two moments
-            size = sum(4 * weight.numel() * weight.element_size() for weight in session.model.parameters())
+            size = sum((4 if weight.requires_grad else 2) * weight.nbytes for weight in session.model.parameters())
             check_space(out, size, "a checkpoint")
         log = Log(out / "log.jsonl", board) if context.is_main else None
         if resume and checkpoints.resume(session):
@@ -103,6 +104,7 @@ def run(
                     message = f"stopped after step {session.progress.step:,}; to continue, add --resume"
                     raise Stopped(stop.received, f"{message} (in Python, resume=True)")
         checkpoints.load_best(session)
+        merge_adapters(session.model.text)
 
 
 class StopSignal:

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 from hill.settings import check_at_least, check_one_of, within
 
-NOT_NEGATIVE = ("encoder_lr", "lr", "classifier_lr", "warmup", "clip", "weight_decay", "freeze", "checkpoint_seconds")
+NOT_NEGATIVE = (
+    "encoder_lr", "lr", "classifier_lr", "warmup", "clip", "weight_decay", "freeze", "lora", "checkpoint_seconds",
+)  # fmt: skip
 METRICS = ("micro_f1", "macro_f1", "hierarchical_f1", "subset_accuracy")
 HEAD_START_EPOCHS = 3
 """`head_start=auto` is on for up to this many epochs: of 6 epochs of HILL, the first 3 were better with it."""
@@ -48,6 +50,8 @@ class TrainConfig:
     """cpu, cuda, or auto."""
     freeze: int = 0
     """Encoder layers, from the bottom, that are not trained; above 0 the embeddings are not trained either."""
+    lora: int = 0
+    """Rank of adapters (LoRA) that are trained in place of the encoder's weights; 0 to train the weights."""
     warm_start: str = ""
     """Folder of a trained model to start from; its taxonomy may be another version (docs/taxonomies.md)."""
     head_start: str = "auto"

@@ -157,7 +157,6 @@ def test_more_paths_than_leaves_are_all_labels() -> None:
         ({"tune_metric": "f1"}, r"unknown decode\.tune_metric 'f1'"),
         ({"calibrate": "platt"}, "expected auto, temperature, isotonic, off"),
         ({"k": 0}, r"decode\.k is 0; expected at least 1"),
-        ({"support": 0}, r"decode\.support is 0"),
         ({"abstain": 2.0}, r"decode\.abstain is 2\.0; expected a number from 0 to 1"),
     ],
 )

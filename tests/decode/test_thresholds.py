@@ -88,11 +88,11 @@ def test_labels_of_little_support_share_a_threshold(seed: int) -> None:
     support = gold.sum(axis=0)
     assume((support[2:] < 10).all())
     histograms = counted(gold, scores)
-    one, each = choose_thresholds(histograms, FOUR, DecodeConfig(tune="label", support=10))
+    one, each = choose_thresholds(histograms, FOUR, DecodeConfig(tune="label"))
     alone = histograms.best(np.array([0, 1, 2, 2]), "micro_f1")
     rest = alone[2] if support[2:].sum() >= 10 else one
     assert each is not None and each.tolist() == [alone[0], alone[1], rest, rest]
-    _, levels = choose_thresholds(histograms, FOUR, DecodeConfig(tune="level", support=10))
+    _, levels = choose_thresholds(histograms, FOUR, DecodeConfig(tune="level"))
     assert levels is not None
     lower = histograms.best(LEVELS, "micro_f1")[1] if support[2:].sum() >= 10 else one
     assert levels[2] == levels[3] == lower

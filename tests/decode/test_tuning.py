@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -94,14 +95,15 @@ def test_calibration_changes_no_label_where_each_is_compared_for_itself(tuning: 
         assert (chosen[calibrate].decode(unseen) != plain).mean() < 1e-4  # but for what float32 rounds away
 
 
-def test_own_thresholds_that_only_fit_by_chance_are_not_chosen() -> None:
+def test_own_thresholds_that_only_fit_by_chance_are_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning_module, "MIN_SUPPORT", 1)
     gold, scores = long_tail(3, 60, shy=0.0)
-    config = DecodeConfig("closure", tune="label", tune_metric="macro_f1", support=1, calibrate="off")
+    config = DecodeConfig("closure", tune="label", tune_metric="macro_f1", calibrate="off")
     fitted = tune(TAIL, config, CollectedScores(scores, csr_array(gold)))
     unseen = long_tail(98, 3000, shy=0.0)
     plain = tune(TAIL, DecodeConfig("closure", tune="off", calibrate="off"), CollectedScores(scores, csr_array(gold)))
     assert measured(fitted, (gold, scores))["macro_f1"] > measured(plain, (gold, scores))["macro_f1"]
-    chosen = tune(TAIL, DecodeConfig(calibrate="off", support=1), CollectedScores(scores, csr_array(gold)))
+    chosen = tune(TAIL, DecodeConfig(calibrate="off"), CollectedScores(scores, csr_array(gold)))
     assert measured(chosen, unseen)["micro_f1"] > measured(plain, unseen)["micro_f1"] - 0.01
 
 
@@ -111,10 +113,10 @@ def test_whatever_is_decided_is_consistent(calibrate: str, seed: int, parents: i
     taxonomy = random_taxonomy(seed, n=8, most_parents=parents)
     draw = np.random.default_rng(seed)
     gold, scores = draw.random((40, 8)) < 0.3, draw.random((40, 8)).astype(np.float32)
-    config = DecodeConfig(strategy, tune="label", support=3, calibrate=calibrate)
-    chosen, effective = (
-        tune(taxonomy, config, CollectedScores(scores, csr_array(gold))).decoder(taxonomy).decide(scores)
-    )
+    config = DecodeConfig(strategy, tune="label", calibrate=calibrate)
+    with patch.object(tuning_module, "MIN_SUPPORT", 3):
+        tuned = tune(taxonomy, config, CollectedScores(scores, csr_array(gold)))
+    chosen, effective = tuned.decoder(taxonomy).decide(scores)
     for child, parent in taxonomy.edge_array:
         assert (chosen[:, child] <= chosen[:, parent]).all()
         assert (effective[:, child] <= effective[:, parent]).all()

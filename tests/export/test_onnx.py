@@ -32,7 +32,7 @@ from hill.export.onnx import (
     export_onnx,
     plain_rule,
 )
-from hill.export.runtime import GRAPH, batch_documents, start_session
+from hill.export.runtime import GRAPH, batch_documents, read_export, start_session
 from hill.models import hill as hill_model
 from hill.types import Batch
 from tests.command import hill as run_hill
@@ -175,6 +175,15 @@ def test_windows_of_long_texts(folder: Path) -> None:
     words = " ".join(halves).split()
     windows = raw(exported, [" ".join(words[:14]), " ".join(words[10:24])])  # 16 tokens, 2 of them special, 4 shared
     assert np.abs(together[2] - expit(logit(windows).mean(axis=0))).max() < 1e-6
+
+
+def test_an_export_of_an_earlier_version_loads(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    documents = read_export(folder)
+    documents["config.json"]["decode"]["support"] = 5  # a setting that was removed
+    monkeypatch.setattr("hill.export.runtime.read_export", lambda _: documents)
+    older = OnnxClassifier.load(folder)
+    monkeypatch.undo()
+    assert older.predict(TEXTS) == OnnxClassifier.load(folder).predict(TEXTS)
 
 
 def test_threads_change_nothing(folder8: Path) -> None:

@@ -39,6 +39,7 @@ from tests.train.ranks import (
 )
 
 pytest.importorskip("accelerate")
+pytest.importorskip("peft")
 psutil = pytest.importorskip("psutil")
 
 ADDED_UP = {"accumulate": 2, "head_start": "off", "clip": 0.1}
@@ -53,6 +54,7 @@ CASES = [
     Job("names", "hill", {"name_weight": 3.0, "negatives": "others"}),
     Job("untied", "hill", {"contrast": 0.0, "loss": "conditional-softmax"}, {"head_start": "off"}, decode=AS_IT_IS),
     Job("sampled", "flat", {"sample": 3}, ADDED_UP, {"keep": 4}),
+    Job("lora", "flat", train={"lora": 2, "freeze": 1, "encoder_lr": 1e-2}),
     Job("sampled-hill", "hill", {"sample": 3, "contrast": 0.5, "negatives": "others"}, decode={"keep": 4}),
 ]
 EXACT = [
