@@ -53,7 +53,7 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 LIMIT = 790e12
 """bf16 operations per second of one H200, measured with large matrices."""
-WARM_STEPS, WARM_SECONDS = 120, 15.0
+WARM_STEPS, WARM_SECONDS = 120, 40.0
 COLUMNS = ("model", "batch", "mode", "train_docs_s", "step_ms", "train_limit", "eval_docs_s", "eval_limit", "peak_gib")
 
 
