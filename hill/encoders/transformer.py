@@ -12,6 +12,7 @@ import transformers
 from huggingface_hub import snapshot_download
 from tokenizers import Tokenizer
 from torch import Tensor, nn
+from transformers.initialization import no_init_weights
 from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
 from hill.encoders.base import TextEncoder
@@ -71,7 +72,7 @@ def load_pretrained(name: str) -> Pretrained:
 
 
 def empty_encoder(folder: Path) -> nn.Module:
-    """Build the encoder that the config.json of a folder describes, without its weights."""
+    """Build the encoder that the config.json of a folder describes; its weights are not initialised."""
     _check_config(folder / "config.json")
     try:
         config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
@@ -81,7 +82,8 @@ def empty_encoder(folder: Path) -> nn.Module:
         # checked before memory is allocated; the weights may be saved in a smaller type
         if file.is_file() and size > 4 * (saved := file.stat().st_size):
             raise CheckpointError(f"'{folder}' describes an encoder of {size:,} bytes, but all weights have {saved:,}")
-        return without_pooler(transformers.AutoModel.from_config, config, trust_remote_code=False)
+        with no_init_weights():  # type: ignore[no-untyped-call]
+            return without_pooler(transformers.AutoModel.from_config, config, trust_remote_code=False)
     except CheckpointError:
         raise
     except Exception as error:  # any type: the files may come from anywhere
