@@ -26,6 +26,7 @@ from rich.table import Table
 
 from hill.classifier import HillClassifier
 from hill.export.onnx import export_onnx
+from hill.settings import Groups
 from hill.taxonomy import Label, Taxonomy
 
 TARGETS = {"--help": 0.4, "predict, tiny": 2.5, "predict, minilm": 2.5, "predict, ONNX": 1.2, "serve, minilm": 3.0}
@@ -40,7 +41,7 @@ def make_models(folder: Path) -> dict[str, list[str]]:
     make_model(folder / "tiny", "tiny")
     taxonomy = Taxonomy([Label("sport", "sport"), *(Label(name, name, ("sport",)) for name in ("tennis", "golf"))])
     texts = ["the ball is over the net", "the ball is in the hole"] * 8
-    settings = {"model": {"encoder": "minilm"}, "train": {"epochs": 1}}
+    settings: Groups = {"model": {"encoder": "minilm"}, "train": {"epochs": 1}}
     classifier = HillClassifier(taxonomy, "flat", settings).fit(texts, [["tennis"], ["golf"]] * 8)
     classifier.save(folder / "minilm")
     export_onnx(classifier, folder / "onnx")
@@ -57,7 +58,7 @@ def measure(arguments: list[str], environment: dict[str, str]) -> tuple[float, f
     """Wall-clock and processor seconds until the process ends, or until the server listens."""
     before, start = _processor_seconds(), time.perf_counter()
     with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *arguments],
+        [sys.executable, "-P", "-c", PROGRAM, *arguments],  # -P: not the package of the working directory
         env=environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

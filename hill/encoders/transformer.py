@@ -82,7 +82,7 @@ def empty_encoder(folder: Path) -> nn.Module:
         # checked before memory is allocated; the weights may be saved in a smaller type
         if file.is_file() and size > 4 * (saved := file.stat().st_size):
             raise CheckpointError(f"'{folder}' describes an encoder of {size:,} bytes, but all weights have {saved:,}")
-        with no_init_weights():  # type: ignore[no-untyped-call]
+        with no_init_weights():
             return without_pooler(transformers.AutoModel.from_config, config, trust_remote_code=False)
     except CheckpointError:
         raise
