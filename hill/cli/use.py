@@ -72,7 +72,8 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Predict the labels of texts."""
-    from hill.bulk import predict_file, prediction_document
+    with pause_gc():
+        from hill.bulk import predict_file, prediction_document
     from hill.errors import ConfigError
     from hill.settings import check_at_least
 
