@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 INPUTS := pyproject.toml constraints.txt
-BENCHES := check metrics sparse tree labels wide predict bulk
+BENCHES := check metrics sparse tree labels wide predict bulk start
 
 .PHONY: help demo test test-browser faults fuzz audit lint bench docs clean
 

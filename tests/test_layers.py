@@ -96,6 +96,7 @@ for module in sys.argv[1:]:
 
 def test_no_torch_is_needed() -> None:
     modules = ["hill", "hill.cli", "hill.taxonomy", "hill.data.check", "hill.metrics", "hill.tree", "hill.predictor"]
+    modules += ["hill.bulk", "hill.export.runtime"]
     found = subprocess.run([sys.executable, "-c", NO_TORCH, *modules], check=False, capture_output=True, text=True)
     assert (found.returncode, found.stderr) == (0, "")
 

@@ -1,5 +1,6 @@
 """The Typer application, and the options and helpers that several commands share."""
 
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -51,13 +52,28 @@ def _hill(show_version: Annotated[bool, typer.Option("--version", help="Print th
 
 def load_model(folder: Path) -> Any:
     """Load a trained or an exported model; an exported one without importing torch."""
-    if is_exported(folder):
-        from hill.export import OnnxClassifier
+    with pause_gc():
+        if is_exported(folder):
+            from hill.export import OnnxClassifier
 
-        return OnnxClassifier.load(folder)
-    from hill.classifier import HillClassifier
+            return OnnxClassifier.load(folder)
+        from hill.classifier import HillClassifier
 
-    return HillClassifier.load(folder)
+        return HillClassifier.load(folder)
+
+
+@contextmanager
+def pause_gc() -> Iterator[None]:
+    """Import packages without garbage collection; what exists afterwards is never scanned again, not even at exit.
+
+    torch and transformers create a million objects and no garbage. Scanning them takes 1.1 of 3.8 s of `hill predict`.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def is_exported(folder: Path) -> bool:

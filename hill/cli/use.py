@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hill.cli.common import Data, Json, Model, app, counting, is_exported, load_model, print_metrics
+from hill.cli.common import Data, Json, Model, app, counting, is_exported, load_model, pause_gc, print_metrics
 from hill.errors import printable
 
 # Evaluate
@@ -72,7 +72,8 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Predict the labels of texts."""
-    from hill.bulk import predict_file, prediction_document
+    with pause_gc():
+        from hill.bulk import predict_file, prediction_document
     from hill.errors import ConfigError
     from hill.settings import check_at_least
 
@@ -236,9 +237,10 @@ def serve(
         idle_timeout=idle_timeout,
         max_connections=max_connections,
     )
-    from hill.serve.app import bind
-    from hill.serve.app import serve as run_server
-    from hill.serve.registry import ModelRegistry
+    with pause_gc():
+        from hill.serve.app import bind
+        from hill.serve.app import serve as run_server
+        from hill.serve.registry import ModelRegistry
 
     with bind(config) as bound:  # before the models are loaded, so that an invalid address fails at once
         registry = ModelRegistry((folder, load_model(folder), _load_explain(folder)) for folder in models)

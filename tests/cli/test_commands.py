@@ -1,5 +1,6 @@
 """The command line as a user runs it: its output, its exit code, and that a process of its own has the same."""
 
+import gc
 import json
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hill.cli.common import pause_gc
 from tests.command import hill
 from tests.conftest import ROOT
 
@@ -33,6 +35,14 @@ def test_the_help_needs_no_slow_imports() -> None:
         [sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT
     ).stdout
     assert not {"numpy", "scipy", "numba", "torch", "transformers"} & set(loaded.split())
+
+
+def test_garbage_collection_continues_after_loading() -> None:
+    with pytest.raises(ValueError, match="damaged"), pause_gc():
+        assert not gc.isenabled()
+        raise ValueError("damaged")
+    assert gc.isenabled() and gc.get_freeze_count() > 0
+    gc.unfreeze()
 
 
 def test_check_good_data(folder: Path) -> None:
