@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from hill.encoders.lora import adapted_weight, is_adapted
+from hill.encoders.lora import adapted_weight
 from hill.types import Packed
 
 
@@ -350,7 +350,7 @@ def layer_weights(encoder: Any, dtype: torch.dtype) -> list[LayerWeights]:
     weights: list[Any] = []
     for module in modules:
         # adapted weights are cast one by one: there is never an fp32 copy, or an fp32 gradient, of all of them
-        weight = adapted_weight(module).to(dtype) if is_adapted(module) else getattr(module, "weight", None)
+        weight = adapted_weight(module).to(dtype) if hasattr(module, "lora_A") else getattr(module, "weight", None)
         weights += [weight, getattr(module, "bias", None)]
     needs_cast = [weight is not None and weight.dtype != dtype for weight in weights]
     given = list(compress(weights, needs_cast))
