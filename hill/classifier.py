@@ -194,6 +194,7 @@ class HillClassifier(Predictor, ModelHubMixin):
         if self._stored is not None:
             self._reset()
         train, dev = self._split(data)
+        find_device(self.train_config.device)  # an error here must not leave a folder behind
         start_training(out, resume)
         with enough_memory():
             session = self._start(train)

@@ -339,3 +339,10 @@ def test_files_are_predicted_in_order(fitted: HillClassifier, tmp_path: Path) ->
     with pytest.raises(DataError, match=r"the text is empty; expected at least one word \(line 2"):
         predict_file(fitted, source, tmp_path / "other.jsonl")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.csv", "out.jsonl"]
+
+
+def test_a_training_that_is_refused_for_its_device_leaves_no_folder(tmp_path: Path) -> None:
+    classifier = HillClassifier(animals_taxonomy(), settings={"train": {"device": "meta"}})
+    with pytest.raises(ConfigError, match="the device is 'meta'"):
+        classifier.fit(*toy_documents(20, 1), out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -216,7 +216,7 @@ def test_a_cpu_reads_parts_without_padding_and_learns_the_same(
         text.pooling = pooling
         found.append([steps.step([documents]).loss.item() for _ in range(3)])
         assert bool(read) != ("plain" in train)
-    assert all(losses == pytest.approx(found[0], rel=1e-4) for losses in found)
+    assert all(losses == pytest.approx(found[0], rel=1e-5) for losses in found)
     wanted = [tokens[n] for n in documents]  # of 21, 25, 16, 25 and 30 tokens
     assert read == [np.concatenate(part).tolist() for part in (wanted[:2], wanted[2:])] * 3
 
@@ -292,3 +292,18 @@ def test_lower_layers_of_every_architecture_can_be_frozen(kind: str) -> None:
     text.encoder.config.model_type = "another"
     with pytest.raises(ConfigError, match=r"train.freeze is 1, but the encoder is of type another"):
         freeze_layers(text, 1)
+
+
+def test_a_cpu_with_bf16_uses_it_for_wide_encoders(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what the processor says is replaced: this machine may have bf16 or not."""
+    tokens = Tokens(random_tokens(5).ids % 20, random_tokens(5).starts)
+    model = make_model("hill", {}, tiny_encoder).model
+    width, scores = model.text.width, {}
+    for has_bf16, least, expected in ((True, width, True), (True, width + 1, False), (False, width, False)):
+        monkeypatch.setattr("hill.models.inference.cpu_has_bf16", lambda found=has_bf16: found)
+        monkeypatch.setattr("hill.models.inference.MIN_BF16_WIDTH", least)
+        inference = Inference(model, CPU)
+        assert inference.bf16 == expected
+        scores[expected] = np.concatenate([values for _, values in inference.scores(tokens)])
+        assert not Inference(model, CPU, "fp32").bf16 and Inference(model, CPU, "bf16").bf16
+    assert 0 < np.abs(scores[True] - scores[False]).max() < 0.02
