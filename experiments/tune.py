@@ -16,8 +16,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+
 from hill.classifier import GROUPS, HillClassifier
 from hill.data import Documents, read_documents
+from hill.sparse import assemble_rows, to_dense
 from hill.taxonomy import read_taxonomy
 from hill.train import Epoch
 
@@ -37,22 +40,35 @@ def read_dev(folder: Path, taxonomy: Any) -> dict[str, Documents]:
     return {split: read_documents([folder / f"{split}.jsonl"], taxonomy) for split in ("train", "dev")}
 
 
-def carry_out(name: str, settings: dict[str, dict[str, Any]], data: Path) -> dict[str, Any]:
-    """Train once; returns the metrics on dev."""
-    taxonomy = read_taxonomy(data / "taxonomy.tsv")
+def carry_out(
+    name: str, settings: dict[str, dict[str, Any]], data: Path, count: int = 0, scores: Path | None = None
+) -> dict[str, Any]:
+    """Train once, on a random sample of `count` documents if it is given; returns the metrics on dev."""
+    taxonomy = read_taxonomy(next(data.glob("taxonomy.*")))
     documents = read_dev(data, taxonomy)
+    if count:
+        chosen = np.random.default_rng(0).permutation(len(documents["train"]))[:count]
+        documents["train"] = documents["train"].take(np.sort(chosen))
     model = settings["model"].pop("name", "hill")
-    classifier = HillClassifier(taxonomy, model, settings)
+    classifier = HillClassifier(taxonomy, model, settings, preset=None)
     start, curve = time.perf_counter(), []
     with TemporaryDirectory() as scratch:
         for report in classifier.training(documents, Path(scratch)):
             if isinstance(report, Epoch):
                 curve.append([round(100 * report.metrics[key], 2) for key in CURVE])
     found = classifier.metrics
+    if scores:
+        dev = documents["dev"]
+        matrix = assemble_rows(classifier.scores(dev.texts), (len(dev), len(taxonomy)))
+        np.savez_compressed(
+            scores / f"{data.name}-{name}-{count}-{settings['train']['seed']}.npz",
+            scores=to_dense(matrix).astype(np.float16),
+        )
     settings["model"]["name"] = model
     settings["model"].pop("encoder", None)
     return {
         "trial": name,
+        "documents": len(documents["train"]),
         "settings": settings,
         "seconds": round(time.perf_counter() - start, 1),
         "dev": {key: round(float(found[key]), 4) for key in KEPT},
@@ -70,12 +86,18 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--only", nargs="+", help="names of trials")
+    parser.add_argument("--documents", type=int, default=0, help="train on a random sample of this many documents")
+    parser.add_argument("--scores", type=Path, help="folder for the scores of dev")
     arguments = parser.parse_args()
     given = tomllib.loads(arguments.trials.read_text(encoding="utf-8"))
     done = set()
     if arguments.out.exists():
         lines = [json.loads(line) for line in arguments.out.read_text(encoding="utf-8").splitlines()]
-        done = {(line["trial"], line["settings"]["train"]["seed"]) for line in lines}
+        done = {
+            (line["trial"], line["settings"]["train"]["seed"])
+            for line in lines
+            if not arguments.documents or line.get("documents") == arguments.documents
+        }
     jobs = []
     for seed in arguments.seeds:
         for name, own in given["trials"].items():
@@ -86,7 +108,10 @@ def main() -> None:
                     settings["model"].setdefault("encoder", arguments.encoder)
                 jobs.append((name, settings))
     with ProcessPoolExecutor(arguments.workers, get_context("spawn")) as pool:
-        futures = {pool.submit(carry_out, name, settings, arguments.data): name for name, settings in jobs}
+        futures = {
+            pool.submit(carry_out, name, settings, arguments.data, arguments.documents, arguments.scores): name
+            for name, settings in jobs
+        }
         for future in as_completed(futures):
             name = futures[future]
             if error := future.exception():  # one that fails does not stop the others

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import reprlib
+import threading
+import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,14 +19,16 @@ import numpy.typing as npt
 import torch
 from huggingface_hub import ModelCard, ModelHubMixin, snapshot_download
 from scipy.sparse import csr_array, issparse
+from torch import Tensor
 
 from hill.card import TRAINING_FILE, ModelFacts, describe_training, make_card, public_settings
 from hill.data import Documents, read_data
 from hill.data.documents import check_label_sets, check_texts, label_documents
 from hill.data.tokens import Tokens, cached_tokens, join_tokens, tokenize
 from hill.data.windows import score_windows
-from hill.decode import DecodeConfig
+from hill.decode import DecodeConfig, fit_mixture, read_mixture
 from hill.encoders.lora import add_adapters
+from hill.encoders.transformer import encoder_shape
 from hill.errors import CheckpointError, ConfigError, DataError, HillError, enough_memory, need
 from hill.explain import Explanation, explain
 from hill.io import CARD, as_path, check_model, read_object, unusable
@@ -31,12 +36,15 @@ from hill.models import MODELS
 from hill.models.base import COUNTS_FILE, new_text_encoder
 from hill.models.inference import Inference, SavedModel, find_device, load_saved
 from hill.predictor import Predictor, ScoredBatch
+from hill.presets import Plan, choose, describe, fit_to_time
 from hill.settings import Groups, by_group, check_at_least, check_one_of, make, to_dict
-from hill.sparse import max_entries
+from hill.sparse import assemble_rows, max_entries
 from hill.taxonomy import Taxonomy, read_taxonomy
 from hill.train import Session, Split, TrainConfig
-from hill.train.checkpoint import remove_training, run, start_training, training_facts
-from hill.train.trainer import StageProgress, TrainingEvent, freeze_layers
+from hill.train.checkpoint import remove_training, run, saved_settings, start_training, training_facts
+from hill.train.head_start import encode_once
+from hill.train.timing import measure_speed
+from hill.train.trainer import Notice, StageProgress, TimeLimit, TrainingEvent, freeze_layers
 from hill.train.warm_start import WarmStartReport, build_warm
 from hill.types import IntArray
 
@@ -46,7 +54,13 @@ GROUPS = ("model", "train", "data", "decode")
 HUB_FILES = ["*.json", "*.safetensors", CARD]
 """Files that are downloaded from the hub: none of them is ever executed."""
 MAX_DEV_SCORES = 2**27
-"""Scores of dev that are kept in memory (512 MiB); with more, dev is scored a second time after tuning."""
+"""Scores of dev that are kept in memory (512 MiB); with more, dev is scored again after tuning and nothing is mixed."""
+ENSEMBLE_FILE = "ensemble.json"
+MEMBER_FOLDER = re.compile(r"member-\d{1,3}")
+MEMBER_SHARE = 0.3
+"""Share of a time limit that fitting the linear model may take."""
+TIMED_DOCUMENTS = 96
+"""Training documents on which the speed is measured."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +71,15 @@ class DataConfig:
     """Maximum number of tokens per text, at most what the encoder supports; longer texts are truncated."""
     dev_share: float = 0.1
     """Share of the training documents that is held out as dev if there is no dev split."""
+    max_dev: int = 0
+    """Dev documents that are used at most, a random sample; 0: all."""
     windows: int = 0
     """Prediction: maximum number of windows per long text; 0 to truncate it. Training reads the first window."""
 
     def __post_init__(self) -> None:
         check_at_least(self.max_length, 4, "data.max_length")
         check_at_least(self.windows, 0, "data.windows")
+        check_at_least(self.max_dev, 0, "data.max_dev")
         if not 0 < self.dev_share < 1:
             raise ConfigError(f"data.dev_share is {self.dev_share}; expected a share between 0 and 1")
 
@@ -82,20 +99,30 @@ class HillClassifier(Predictor, ModelHubMixin):
     Args:
         taxonomy: the labels, as a `Taxonomy` or the path of a taxonomy file.
         model: the name of a model, such as hill.
-        settings: settings by group, such as {"train": {"epochs": 3}}; others have their defaults.
+        settings: settings by group, such as {"train": {"epochs": 3}}; they override those of the preset.
+        preset: auto, paper or fast: settings that `fit` chooses from the data and the device (docs/presets.md); None
+            for the defaults of all settings.
     """
 
     metrics: dict[str, Any]
     """The metrics of the trained model on test, or on dev if there is no test split."""
     training_record: dict[str, Any]
     """Facts about the training for the model card."""
+    members: Sequence[HillClassifier] = ()
+    own_decoding: dict[str, Any]
+    """Decoding that was tuned for the model without its members, as `thresholds_document` describes it."""
     warm_start_report: WarmStartReport | None = None
     """Which labels and weights came from another model, after a warm start."""
 
     def __init__(
-        self, taxonomy: Taxonomy | str | os.PathLike[str], model: str = "hill", settings: Groups | None = None
+        self,
+        taxonomy: Taxonomy | str | os.PathLike[str],
+        model: str = "hill",
+        settings: Groups | None = None,
+        preset: str | None = "auto",
     ) -> None:
-        self._params: dict[str, Any] = {"taxonomy": taxonomy, "model": model, "settings": settings}
+        self._params: dict[str, Any] = {"taxonomy": taxonomy, "model": model, "settings": settings, "preset": preset}
+        self._chosen: Groups = {}
         self._stored: SavedModel | None = None
         self._inference: Inference | None = None
         self._session: Session | None = None
@@ -128,7 +155,7 @@ class HillClassifier(Predictor, ModelHubMixin):
         given = by_group(self._params["settings"])
         if unknown := sorted(map(str, given.keys() - {*GROUPS})):
             raise ConfigError(f"unknown group of settings '{unknown[0]}'; expected {', '.join(GROUPS)}")
-        return make(kind, given.get(group, {}), group)
+        return make(kind, self._chosen.get(group, {}) | given.get(group, {}), group)
 
     @cached_property
     def train_config(self) -> TrainConfig:
@@ -146,17 +173,24 @@ class HillClassifier(Predictor, ModelHubMixin):
         return self._make_config(DecodeConfig, "decode")
 
     def settings(self) -> Groups:
-        """All settings by group, defaults included."""
+        """All settings by group, defaults included; after `fit` also those that the preset chose."""
         return {group: to_dict(getattr(self, f"{group}_config")) for group in GROUPS}
 
     def _reset(self) -> None:
         """Forget what was learned and what follows from the parameters."""
         for name in (
-            *("taxonomy", "name", "model_config", "train_config", "data_config", "decode_config"),
-            *("thresholds", "calibrator", "metrics", "training_record", "warm_start_report"),
+            *("taxonomy", "name", "thresholds", "calibrator", "members", "mixture", "own_decoding"),
+            *("metrics", "training_record", "warm_start_report"),
         ):
             self.__dict__.pop(name, None)
         self._stored = self._inference = self._session = None
+        self._set_chosen({})
+
+    def _set_chosen(self, settings: Groups) -> None:
+        """Use these settings of a preset where the user gave none."""
+        self._chosen = settings
+        for group in GROUPS:
+            self.__dict__.pop(f"{group}_config", None)
 
     # Training
 
@@ -191,30 +225,115 @@ class HillClassifier(Predictor, ModelHubMixin):
         self, data: dict[str, Documents], out: Path, resume: bool = False, tensorboard: bool = False
     ) -> Iterator[TrainingEvent]:
         """Train and yield events; log and checkpoints go to `out`, from which an interrupted training resumes."""
+        start = time.monotonic()
         if self._stored is not None:
             self._reset()
         train, dev = self._split(data)
-        find_device(self.train_config.device)  # an error here must not leave a folder behind
+        device = find_device(self.train_config.device)  # an error here must not leave a folder behind
         start_training(out, resume)
+        notices = self._choose(train, device, saved_settings(out) if resume else None)
+        yield from map(Notice, notices)
+        config, member, reserved = self.train_config, None, 0.0
+        limit = 60 * config.minutes
+        if config.ensemble:
+            fitting = self._fit_member(train, MEMBER_SHARE * limit)
+            member = BackgroundFit(fitting) if device.type == "cuda" else (yield from fitting)
         with enough_memory():
             session = self._start(train)
-        train_split, dev_split = yield from self._tokenise(train, dev)
+            if limit:
+                left, test = limit - (time.monotonic() - start), len(data.get("test", ()))
+                plan = self._plan(session, train, len(dev), test, left, resume)
+                notices.append(plan.reason)
+                yield Notice(plan.reason)
+                reserved, session = plan.reserved, self._start(train)
+        config = self.train_config
+        dev = dev.sample(self.data_config.max_dev) if self.data_config.max_dev else dev
+        splits = yield from self._tokenise(train, dev)
+        if session.encodes_once:
+            splits = yield from encode_once(session, *splits)
+        train_split, dev_split = splits
+        if limit:
+            session.time_limit = TimeLimit(max(limit - reserved - (time.monotonic() - start), 1.0))
         facts = training_facts(self.name, self.settings(), self.taxonomy, {"train": train, "dev": dev})
+        scored = None if config.evaluations == 1 else dev_split  # one score cannot select an epoch
         with enough_memory():
-            yield from run(session, train_split, dev_split, self.taxonomy, out, facts, resume, tensorboard)
-        scored: Iterable[ScoredBatch] = self._score(dev_split.tokens)
-        per_document = max_entries(self.decode_config.keep, len(self.taxonomy)) or len(self.taxonomy)
-        if fits := len(dev) * per_document <= MAX_DEV_SCORES:
-            scored = list(scored)
-        self.tune(scored, dev_split.labels)
-        self.metrics = self.measure(scored if fits else self._score(dev_split.tokens), dev_split.labels)
-        splits = {"train": train, "dev": dev} | ({"test": data["test"]} if data.get("test") else {})
-        self.training_record = describe_training(splits, held_out="dev" not in data) | {
+            yield from run(session, train_split, scored, self.taxonomy, out, facts, resume, tensorboard)
+        self._tune_on_dev(dev, dev_split, member.wait() if isinstance(member, BackgroundFit) else member)
+        described = {"train": train, "dev": dev} | ({"test": data["test"]} if data.get("test") else {})
+        self.training_record = describe_training(described, held_out="dev" not in data) | {
             "dev": {name: value for name, value in self.metrics.items() if name != "levels"},
             "epochs": session.progress.history,
+            "preset": {"name": self._params["preset"], "notices": notices},
         }
         self.metrics["split"] = "dev"
         self._session = None  # frees the optimiser
+
+    def _choose(self, train: Documents, device: torch.device, saved: Groups | None) -> list[str]:
+        """Choose settings by the preset, or use those of the training that is resumed; returns the reasons."""
+        preset, given = self._params["preset"], by_group(self._params["settings"])
+        if saved is not None or preset is None:
+            self._set_chosen(saved or {})
+            return []
+        config = self.model_config
+        shape = encoder_shape(config.encoder) if config.text == "transformer" else (0, 0)
+        choice = choose(preset, describe(train, self.taxonomy, shape, device.type), self.name, given)
+        fields = config.__dataclass_fields__
+        model = {name: value for name, value in choice.settings.get("model", {}).items() if name in fields}
+        self._set_chosen(choice.settings | {"model": model})
+        return list(choice.reasons)
+
+    def _fit_member(
+        self, train: Documents, seconds: float
+    ) -> Generator[StageProgress | Notice, None, HillClassifier | None]:
+        """Fit a linear model as a member; None if it would take longer than this many seconds (0: no limit)."""
+        settings: Groups = {
+            "train": {"seed": self.train_config.seed, "device": "cpu"},
+            "decode": {"keep": self.decode_config.keep},
+        }
+        member = HillClassifier(self.taxonomy, "linear", settings, preset=None)
+        model = member._start(train).model
+        (split,) = yield from member._tokenise(train)
+        start = time.monotonic()
+        for done, total in model.fit(split.tokens, split.labels, self.train_config.seed):
+            spent = time.monotonic() - start
+            if seconds and spent > 2 and spent / done * total > seconds:
+                yield Notice(f"the linear model would take {spent / done * total / 60:.0f} minutes; it is left out")
+                return None
+            yield StageProgress("linear model", done, total)
+        member._session = None
+        return member
+
+    def _plan(self, session: Session, train: Documents, dev: int, test: int, seconds: float, resume: bool) -> Plan:
+        """Measure the speed and choose settings with which the training ends in time."""
+        sample = train.sample(TIMED_DOCUMENTS)
+        tokens = tokenize(sample.texts, self.stored.tokenizer, self.max_length)
+        speed = measure_speed(session, Split(tokens, sample.labels))
+        layers = encoder_shape(self.model_config.encoder)[0] if self.model_config.text == "transformer" else 0
+        plan = fit_to_time(self.settings(), speed, tokens.lengths, layers, len(train), dev, test, seconds)
+        if not resume:
+            self._set_chosen({group: self._chosen.get(group, {}) | plan.settings.get(group, {}) for group in GROUPS})
+        return plan
+
+    def _tune_on_dev(self, dev: Documents, split: Split, member: HillClassifier | None) -> None:
+        """Mix the scores with those of a member, if there is one, then tune decoding and measure; all on dev."""
+        per_document = max_entries(self.decode_config.keep, len(self.taxonomy)) or len(self.taxonomy)
+        if len(dev) * per_document > MAX_DEV_SCORES:  # dev is scored twice instead of kept
+            self.tune(self._score(split.inputs), split.labels)
+            self.metrics = self.measure(self._score(split.inputs), split.labels)
+            return
+        rows, shape = np.arange(len(dev)), (len(dev), len(self.taxonomy))
+        scores = assemble_rows(self._score(split.inputs), shape)
+        if member is not None:
+            all_scores = [scores, member.score_matrix(dev.texts)]
+            mixture = fit_mixture(self.taxonomy, all_scores, split.labels)
+            untuned = self.decode_config
+            self.tune([(rows, scores)], split.labels)
+            self.own_decoding = self.thresholds_document()
+            self.decode_config, self.thresholds, self.calibrator = untuned, None, None
+            self.members, self.mixture = (member,), mixture
+            scores = mixture(all_scores)
+        self.tune([(rows, scores)], split.labels)
+        self.metrics = self.measure([(rows, scores)], split.labels)
 
     def _split(self, data: dict[str, Documents]) -> tuple[Documents, Documents]:
         """The documents of train and dev; dev is held out from train if it is not given."""
@@ -279,12 +398,13 @@ class HillClassifier(Predictor, ModelHubMixin):
         """Yield the scores of the model, between 0 and 1, in batches of texts, the longest texts first."""
         texts, tokenizer, windows = check_texts(texts), self.stored.tokenizer, self.data_config.windows
         if windows < 2:
-            return self._score(tokenize(texts, tokenizer, self.max_length))
-        return score_windows(texts, tokenizer, self.max_length, windows, self._score)
+            return self.mix(self._score(tokenize(texts, tokenizer, self.max_length)), texts)
+        return self.mix(score_windows(texts, tokenizer, self.max_length, windows, self._score), texts)
 
-    def _score(self, tokens: Tokens) -> Iterator[ScoredBatch]:
+    def _score(self, documents: Tokens | Tensor) -> Iterator[ScoredBatch]:
+        """Score documents, given as tokens or as vectors of a frozen encoder, without the members."""
         assert self._inference is not None
-        return self._inference.scores(tokens, self.decode_config.keep)
+        return self._inference.scores(documents, self.decode_config.keep)
 
     def explain(
         self, text: str, labels: Iterable[str] | None = None, method: str = "integrated", steps: int = 0
@@ -301,12 +421,24 @@ class HillClassifier(Predictor, ModelHubMixin):
         this folder, its checkpoints are removed.
         """
         path = as_path(folder, "folder")
-        replace(self.stored, settings=self.settings()).save(path, self._documents())
+        replace(self.stored, settings=self.settings()).save(path, self._documents(), members=self._saved_members())
         remove_training(path)
 
     def _documents(self) -> dict[str, Any]:
-        record = {TRAINING_FILE: self.training_record} if self.training_record else {}
-        return {"thresholds.json": self.thresholds_document(), "metrics.json": self.metrics, **record}
+        documents = {"thresholds.json": self.thresholds_document(), "metrics.json": self.metrics}
+        if self.training_record:
+            documents[TRAINING_FILE] = self.training_record
+        if self.mixture is not None:
+            documents[ENSEMBLE_FILE] = {
+                "members": list(self._saved_members()),
+                "mixture": self.mixture.to_dict(),
+                "own_decoding": self.own_decoding,
+            }
+        return documents
+
+    def _saved_members(self) -> dict[str, SavedModel]:
+        """The models of the members, by the name of their folder."""
+        return {f"member-{number}": member.stored for number, member in enumerate(self.members, start=1)}
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], device: str = "auto") -> Self:
@@ -317,16 +449,37 @@ class HillClassifier(Predictor, ModelHubMixin):
             stored = load_saved(path)
             settings = by_group(stored.settings)
             settings.setdefault("train", {})["device"] = device
-            classifier = cls(stored.taxonomy, stored.name, settings)
+            classifier = cls(stored.taxonomy, stored.name, settings, preset=None)
             classifier._set_stored(stored)
             classifier.set_thresholds(read_object(path / "thresholds.json"))
             classifier.metrics, record = read_object(path / "metrics.json"), path / TRAINING_FILE
             classifier.training_record = read_object(record) if record.exists() else {}
+            if (path / ENSEMBLE_FILE).exists():
+                classifier._load_members(path, device)
             return classifier
         except HillError:
             raise
         except Exception as error:  # any type: the files may come from anywhere
             raise unusable(folder, error) from error
+
+    def _load_members(self, folder: Path, device: str) -> None:
+        """Load the members of an ensemble from the folders beside the model."""
+        document, members = read_object(folder / ENSEMBLE_FILE), []
+        for name in document["members"]:
+            if not MEMBER_FOLDER.fullmatch(str(name)):
+                raise CheckpointError(f"'{folder / ENSEMBLE_FILE}' names the folder {name!r:.80}; expected member-1, …")
+            stored = load_saved(folder / name)
+            if stored.taxonomy != self.taxonomy:
+                raise CheckpointError(f"'{folder / name}' has another taxonomy than '{folder}'; copy the model again")
+            settings = by_group(stored.settings)
+            settings["train"] = {**settings.get("train", {}), "device": "cpu" if stored.model.has_solver else device}
+            settings["decode"] = {"keep": self.decode_config.keep}
+            member = HillClassifier(stored.taxonomy, stored.name, settings, preset=None)
+            member._set_stored(stored)
+            members.append(member)
+        self.members = tuple(members)
+        self.mixture = read_mixture(document["mixture"], self.taxonomy, 1 + len(members))
+        self.own_decoding = document["own_decoding"]
 
     def _set_stored(self, stored: SavedModel) -> None:
         """Use a model for prediction, which needs two settings of training: device and precision."""
@@ -352,7 +505,7 @@ class HillClassifier(Predictor, ModelHubMixin):
             for name, document in stored.model.text.documents().items()
         }
         card = str(self.generate_model_card())
-        replace(stored, settings=public_settings(self.settings())).save(folder, documents, card)
+        replace(stored, settings=public_settings(self.settings())).save(folder, documents, card, self._saved_members())
         remove_training(folder)
         return self.push_to_hub(repo_id or folder.name, **options) if push_to_hub else None
 
@@ -451,6 +604,32 @@ class HillClassifier(Predictor, ModelHubMixin):
         self.__dict__.update(state)
         if self._stored is not None:
             self._set_stored(self._stored)
+
+
+class BackgroundFit:
+    """Fits a member in a thread while a GPU trains the model."""
+
+    def __init__(self, fitting: Generator[Any, None, HillClassifier | None]) -> None:
+        self._result: HillClassifier | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(fitting,), daemon=True)
+        self._thread.start()
+
+    def _run(self, fitting: Generator[Any, None, HillClassifier | None]) -> None:
+        try:
+            while True:
+                next(fitting)
+        except StopIteration as stop:
+            self._result = stop.value
+        except BaseException as error:  # raised again in the main thread
+            self._error = error
+
+    def wait(self) -> HillClassifier | None:
+        """The member, or None if it was left out."""
+        self._thread.join()
+        if self._error:
+            raise self._error
+        return self._result
 
 
 # Labels as lists or matrices

@@ -60,8 +60,7 @@ def explain(
         )
     if problem := text_problem(text):
         raise DataError(f"the text {problem}")
-    with_model: Any = classifier  # a predictor with a PyTorch model, such as `HillClassifier`
-    taxonomy, stored = classifier.taxonomy, with_model.stored
+    taxonomy = classifier.taxonomy
     ((_, raw_scores),) = classifier.scores([text])
     predicted, scores = (to_dense(matrix)[0] for matrix in classifier.decoder().decide(raw_scores))
     if requested := [] if labels is None else as_list(labels, "labels"):
@@ -69,10 +68,8 @@ def explain(
     else:  # the predicted labels, most specific first, or else the best one
         order = np.lexsort([-scores.astype(np.float64), -taxonomy.depth])
         rows = order[predicted[order]].tolist() or [int(scores.argmax())]
-    tokenized = tokenize_words(text, stored.tokenizer, with_model.max_length)
-    attribution = _attribute(stored, tokenized, np.array(rows, dtype=np.int64), method, steps)
-    values, branches, ngrams = tokenized.sum_words(attribution.values), attribution.branches, attribution.ngrams
-    words = [Word(text[a:b], a, b) for a, b in zip(tokenized.starts.tolist(), tokenized.ends.tolist(), strict=True)]
+    words, attribution = _attribute_words(classifier, text, np.array(rows, dtype=np.int64), method, steps)
+    values, branches, ngrams = attribution.values, attribution.branches, attribution.ngrams
     explanations = [
         LabelExplanation(
             taxonomy[row].id,
@@ -89,7 +86,8 @@ def explain(
         )
         for i, row in enumerate(rows)
     ]
-    return Explanation(text, stored.name, attribution.method, attribution.baseline, tuple(words), tuple(explanations))
+    name = " + ".join(_model_name(each) for each in (classifier, *classifier.members))
+    return Explanation(text, name, attribution.method, attribution.baseline, tuple(words), tuple(explanations))
 
 
 # Results
@@ -215,7 +213,7 @@ class Attribution:
     """What tokens add to the logits of K labels."""
 
     values: FloatArray
-    """One value per label and token: (K, T)."""
+    """One value per label and token (K, T), or per label and word (K, W)."""
     logits: FloatArray
     baseline_logits: FloatArray
     steps: IntArray
@@ -225,6 +223,55 @@ class Attribution:
     """Additive parts of the logits by name: (K) each. None if the model has no such parts."""
     ngrams: tuple[list[str], FloatArray] | None = None
     """The n-grams of the text and what they add: (K, G). None if the model does not use n-grams."""
+
+
+def _attribute_words(
+    classifier: Any, text: str, rows: IntArray, method: str, steps: int
+) -> tuple[list[Word], Attribution]:
+    """The words of a text and what they add to the logits of labels; an ensemble adds up what its members say."""
+    tokenized = tokenize_words(text, classifier.stored.tokenizer, classifier.max_length)
+    attribution = _attribute(classifier.stored, tokenized, rows, method, steps)
+    attribution.values = tokenized.sum_words(attribution.values)
+    words = [Word(text[a:b], a, b) for a, b in zip(tokenized.starts.tolist(), tokenized.ends.tolist(), strict=True)]
+    if classifier.mixture is None:
+        return words, attribution
+    weights, bias = classifier.mixture.label_weights[:, rows], classifier.mixture.label_bias[rows]
+    parts = {"text": attribution.logits} if attribution.branches is None else attribution.branches
+    branches = {name: weights[0] * part for name, part in parts.items()}
+    values, logits = weights[0][:, None] * attribution.values, bias + weights[0] * attribution.logits
+    baseline = bias + weights[0] * attribution.baseline_logits
+    for member, weight in zip(classifier.members, weights[1:], strict=True):
+        own_words, own = _attribute_words(member, text, rows, method, steps)
+        words, values = _add_words(words, values, own_words, weight[:, None] * own.values)
+        logits, baseline = logits + weight * own.logits, baseline + weight * own.baseline_logits
+        name = _model_name(member)
+        branches[name] = branches.get(name, 0.0) + weight * own.logits
+    branches["bias"] = branches.get("bias", 0.0) + bias
+    mixed = Attribution(values, logits, baseline, attribution.steps, attribution.method, attribution.baseline, branches)
+    return words, mixed
+
+
+def _model_name(classifier: Any) -> str:
+    return str(classifier.stored.name)
+
+
+def _add_words(
+    words: list[Word], values: FloatArray, others: list[Word], other_values: FloatArray
+) -> tuple[list[Word], FloatArray]:
+    """Add the values (K, W) of other words to those of the words in which they begin; the rest are further words."""
+    ends = {
+        position: i for i, word in enumerate(words) for position in range(word.start, max(word.end, word.start + 1))
+    }
+    merged = list(words)
+    for number, other in enumerate(others):
+        i = ends.get(other.start)
+        if i is None:
+            i = len(merged)
+            merged.append(other)
+            values = np.concatenate([values, np.zeros((len(values), 1))], axis=1)
+        values[:, i] += other_values[:, number]
+    order = sorted(range(len(merged)), key=lambda i: (merged[i].start, merged[i].end))
+    return [merged[i] for i in order], values[:, order]
 
 
 def _attribute(stored: SavedModel, tokenized: TokenizedText, rows: IntArray, method: str, steps: int) -> Attribution:

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.util import find_spec
-from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -227,7 +226,7 @@ def finish_save(folder: Path) -> None:
             files = sorted(commit.rglob("*"), key=lambda path: (path == commit / CHECKSUMS, path))
             targets = {file: folder / file.relative_to(commit) for file in files if file.is_file()}
             for file, target in targets.items():
-                target.parent.mkdir(exist_ok=True)
+                target.parent.mkdir(parents=True, exist_ok=True)
                 file.replace(target)
             for path in {folder, *(target.parent for target in targets.values())}:
                 sync(path)
@@ -304,9 +303,9 @@ def _remove_files(folder: Path, sums: dict[str, str], changed: bool = False) -> 
         file = folder / name
         if file.is_file() and not file.is_symlink() and (changed or sha256(file) == checksum):
             file.unlink()
-            if file.parent != folder:
-                with suppress(OSError):
-                    file.parent.rmdir()
+            with suppress(OSError, ValueError):
+                for parent in (folder / part for part in PurePosixPath(name).parents if part.name):
+                    parent.rmdir()
 
 
 # Training folders
@@ -422,7 +421,7 @@ def check_files(folder: Path) -> None:
     """
     root = Path(os.path.realpath(folder))
     allowed = (root, root.parents[1] / "blobs") if root.parent.name == "snapshots" else (root,)
-    for path in chain(root.iterdir(), root.glob("*/*")):
+    for path in root.rglob("*"):
         target = Path(os.path.realpath(path))
         if not any(target.is_relative_to(parent) for parent in allowed):
             raise CheckpointError(f"'{path}' is a link that leads out of its folder; put the file itself there")

@@ -15,7 +15,7 @@ from scipy.sparse import csr_array
 
 from hill.data import Documents, read_data
 from hill.data.documents import as_list
-from hill.decode import Calibrator, DecodeConfig, Decoder, collect_scores, read_calibrator, tune
+from hill.decode import Calibrator, DecodeConfig, Decoder, Mixture, collect_scores, read_calibrator, tune
 from hill.errors import CheckpointError, DataError
 from hill.metrics import Scorer
 from hill.metrics.label_sets import match_format
@@ -36,11 +36,15 @@ RAW_METRICS = ("micro_f1", "macro_f1", "hierarchical_f1", "violations", "ece", "
 class Predictor(ABC):
     """Turns texts into scores, and scores into label sets that respect the taxonomy.
 
-    A subclass sets `taxonomy` and `decode_config` and implements `scores`.
+    A subclass sets `taxonomy` and `decode_config` and implements `scores`. An ensemble is a predictor with further
+    members, whose scores it mixes with those of its own model.
     """
 
     taxonomy: Taxonomy
     decode_config: DecodeConfig
+    members: Sequence[Predictor] = ()
+    mixture: Mixture | None = None
+    """Mixes the own scores and those of the members, if there are any."""
     thresholds: FloatArray | None = None
     """Thresholds per label (L), if they differ between labels."""
     calibrator: Calibrator | None = None
@@ -48,10 +52,22 @@ class Predictor(ABC):
 
     @abstractmethod
     def scores(self, texts: Sequence[str]) -> Iterator[ScoredBatch]:
-        """Yield the scores of the model, between 0 and 1, in batches of texts in any order.
+        """Yield scores between 0 and 1, mixed if there are members, in batches of texts in any order.
 
         They are sparse if `decode.keep` is set or the labels are very many.
         """
+
+    def mix(self, own: Iterable[ScoredBatch], texts: Sequence[str]) -> Iterator[ScoredBatch]:
+        """Mix scores of the own model with those of the members for the same texts, if there are any."""
+        for documents, scores in own:
+            if self.mixture is not None:
+                batch = [texts[document] for document in documents]
+                scores = self.mixture([scores, *(member.score_matrix(batch) for member in self.members)])
+            yield documents, scores
+
+    def score_matrix(self, texts: Sequence[str]) -> Any:
+        """The scores of all texts (texts, L), before calibration."""
+        return assemble_rows(self.scores(texts), (len(texts), len(self.taxonomy)))
 
     def decoder(self) -> Decoder:
         """The decoder that turns the scores of this model into label sets."""

@@ -56,6 +56,17 @@ class Packed:
 
 
 @dataclass(frozen=True)
+class Encoded:
+    """A batch as vectors of a frozen text encoder (B, D), before dropout, and optionally labels as in `Batch`."""
+
+    vectors: Tensor
+    labels: Tensor | None = None
+
+
+AnyBatch = Batch | Packed | Encoded
+
+
+@dataclass(frozen=True)
 class Output:
     """The output of a model: logits (B, L) and, if the batch has labels, the loss and its named terms."""
 

@@ -17,11 +17,20 @@ def train(
     taxonomy: TaxonomyFile,
     out: Annotated[Path, typer.Option(help="Folder for the model, its log and its checkpoints.")],
     model: Annotated[str, typer.Option(help="Name of the model, such as hill (docs/models.md).")] = "hill",
+    preset: Annotated[
+        str, typer.Option(help="auto: the best settings we know for your data; paper: HILL as published; fast.")
+    ] = "auto",
+    minutes: Annotated[
+        float | None, typer.Option(help="Time limit. Default: none on a GPU, 30 minutes on a CPU.")
+    ] = None,
     encoder: Annotated[str | None, typer.Option(help="Text encoder: minilm, mpnet, a folder, or a hub name.")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with groups model, train, data, decode.")] = None,
     assignments: Annotated[list[str] | None, typer.Option("--set", help="A setting: train.epochs=5.")] = None,
     warm_start: Annotated[Path | None, typer.Option(help="Trained model to start from.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted training.")] = False,
+    ensemble: Annotated[
+        bool, typer.Option("--ensemble/--no-ensemble", help="Mix the scores with those of a linear model.")
+    ] = True,
     plain: Annotated[bool, typer.Option("--plain", help="The slow and simple loop: fp32, padded batches.")] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also log for TensorBoard.")] = False,
     language: Language = "en",
@@ -30,7 +39,8 @@ def train(
     from hill.classifier import GROUPS, HillClassifier
     from hill.data import read_data
     from hill.errors import ConfigError
-    from hill.settings import read_settings
+    from hill.presets import PRESETS
+    from hill.settings import check_one_of, read_settings
     from hill.taxonomy import read_taxonomy
     from hill.train.checkpoint import check_output_folder
     from hill.train.distributed import init_distributed
@@ -41,6 +51,10 @@ def train(
     name = settings["model"].pop("name", model)
     if encoder is not None:
         settings["model"]["encoder"] = encoder
+    if minutes is not None:
+        settings["train"]["minutes"] = minutes
+    if not ensemble:
+        settings["train"]["ensemble"] = False
     if plain:
         settings["train"]["plain"] = True
     if warm_start:
@@ -48,7 +62,8 @@ def train(
         if name not in ("hill", old):
             raise ConfigError(f"--model is '{name}', but '{warm_start}' is a '{old}'; leave --model out")
         name = old
-    classifier = HillClassifier(read_taxonomy(taxonomy, language), name, settings)
+    check_one_of(preset, PRESETS, "preset")
+    classifier = HillClassifier(read_taxonomy(taxonomy, language), name, settings, preset)
     check_output_folder(out, resume, data)
     with _exit_on_signal(), (context := init_distributed(classifier.train_config.device)).lock(out):
         documents = read_data(data, classifier.taxonomy)

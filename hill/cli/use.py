@@ -260,7 +260,11 @@ def export(
     from hill.classifier import HillClassifier
     from hill.export.onnx import export_onnx
 
-    export_onnx(HillClassifier.load(model, device="cpu"), onnx, int8)
+    classifier = HillClassifier.load(model, device="cpu")
+    export_onnx(classifier, onnx, int8)
+    if classifier.members:
+        names = ", ".join(member.name for member in classifier.members)
+        print(f"exported without its ensemble members ({names}), with thresholds tuned for '{classifier.name}' alone")
     print(f'exported to {onnx}; try: hill predict {onnx} "a text"')
 
 

@@ -43,6 +43,11 @@ class Documents:
         ids, texts = ([values[i] for i in indices] for values in (self.ids, self.texts))
         return Documents(ids, texts, self.labels[indices], self.added)
 
+    def sample(self, count: int) -> "Documents":
+        """A random sample of at most this many documents, the same each time."""
+        order = np.random.default_rng(0).permutation(len(self))
+        return self if len(self) <= count else self.take(np.sort(order[:count]))
+
     def split(self, share: float, seed: int) -> tuple["Documents", "Documents"]:
         """Split off a random share of the documents; both parts have at least one document."""
         if len(self) < 2:

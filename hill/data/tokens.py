@@ -1,20 +1,15 @@
 """Token ids of documents, and a cache of them on disk whose keys are hashes of texts, tokenizer and maximum length."""
 
 import hashlib
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
-from hill.io import cache_folder
+from hill.data.cache import read_arrays, write_arrays
 from hill.types import IntArray
 
 CHUNK = 1_000
@@ -23,8 +18,6 @@ CHARACTERS_PER_TOKEN = 40
 """Texts longer than this times the maximum length are cut before tokenization; tokens are shorter on average."""
 MIN_CACHED = 1_000
 """Fewer documents are tokenized faster than they are looked up."""
-MAX_CACHE_BYTES = 4 << 30
-"""If the cache is larger, the least recently used entries are removed."""
 
 
 # Tokenization
@@ -100,21 +93,17 @@ def cached_tokens(texts: Sequence[str], tokenizer: Tokenizer, max_length: int) -
     if len(texts) < MIN_CACHED:
         yield from tokenize_chunks(texts, tokenizer, max_length)
         return
-    file = cache_folder() / "tokens" / f"{_cache_key(texts, tokenizer, max_length)}.safetensors"
-    if tokens := _read_entry(file):
-        yield tokens
+    key = _cache_key(texts, tokenizer, max_length)
+    if content := read_arrays("tokens", key):
+        yield Tokens(content["ids"], content["starts"], int(content["truncated"][0]))
         return
     parts = []
     for part in tokenize_chunks(texts, tokenizer, max_length):
         parts.append(part)
         yield part
-    with suppress(OSError, SafetensorError):
-        _write_entry(file, join_tokens(parts), tokenizer.get_vocab_size())
-        total = 0
-        for entry in sorted(file.parent.glob("*.safetensors"), key=lambda entry: entry.stat().st_mtime, reverse=True):
-            total += entry.stat().st_size
-            if total > MAX_CACHE_BYTES:
-                entry.unlink(missing_ok=True)
+    tokens = join_tokens(parts)
+    ids = tokens.ids.astype(np.uint16 if tokenizer.get_vocab_size() <= 1 << 16 else np.int32)
+    write_arrays("tokens", key, {"ids": ids, "starts": tokens.starts, "truncated": np.array([tokens.truncated])})
 
 
 def _cache_key(texts: Sequence[str], tokenizer: Tokenizer, max_length: int) -> str:
@@ -124,35 +113,3 @@ def _cache_key(texts: Sequence[str], tokenizer: Tokenizer, max_length: int) -> s
         digest.update(len(content).to_bytes(8, "little"))
         digest.update(content)
     return digest.hexdigest()
-
-
-def _read_entry(file: Path) -> Tokens | None:
-    """The tokens of a cache entry, or None if it is missing or damaged."""
-    try:
-        content = load_file(file)
-        if not np.array_equal(content.pop("sum"), _checksum(content)):
-            return None
-        os.utime(file)
-        return Tokens(content["ids"], content["starts"], int(content["truncated"][0]))
-    except (OSError, SafetensorError, KeyError):
-        return None
-
-
-def _write_entry(file: Path, tokens: Tokens, vocabulary_size: int) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    draft = file.with_name(f".{file.name}.{os.getpid()}")
-    ids = tokens.ids.astype(np.uint16 if vocabulary_size <= 1 << 16 else np.int32)
-    content = {"ids": ids, "starts": tokens.starts, "truncated": np.array([tokens.truncated])}
-    try:
-        save_file({**content, "sum": _checksum(content)}, draft)
-        draft.rename(file)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def _checksum(content: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.uint8]:
-    """SHA-256 of the arrays of an entry, to detect damage on disk."""
-    digest = hashlib.sha256()
-    for name in sorted(content):
-        digest.update(content[name].tobytes())
-    return np.frombuffer(digest.digest(), dtype=np.uint8)

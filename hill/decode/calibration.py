@@ -113,15 +113,15 @@ def read_calibrator(document: dict[str, Any], taxonomy: Taxonomy) -> Calibrator:
     """Create the calibrator that `to_dict` described."""
     n_levels = len(taxonomy.levels)
     if document["kind"] == "temperature":
-        return Temperature(taxonomy, _read_array(document["levels"], (n_levels,), 1e-6, 1e6))
+        return Temperature(taxonomy, read_array(document["levels"], (n_levels,), 1e-6, 1e6))
     rows = np.array(document["rows"], dtype=np.int64)
     if len(rows) and not 0 <= rows.min() <= rows.max() < len(taxonomy):
         raise CheckpointError(f"the calibration has a curve for a label beyond the {len(taxonomy):,} labels; {REMEDY}")
-    levels = _read_array(document["levels"], (n_levels, len(COARSE)), 0, 1)
-    return Isotonic(taxonomy, levels, rows, _read_array(document["labels"], (len(rows), len(COARSE)), 0, 1))
+    levels = read_array(document["levels"], (n_levels, len(COARSE)), 0, 1)
+    return Isotonic(taxonomy, levels, rows, read_array(document["labels"], (len(rows), len(COARSE)), 0, 1))
 
 
-def _read_array(values: Any, shape: tuple[int, ...], minimum: float, maximum: float) -> FloatArray:
+def read_array(values: Any, shape: tuple[int, ...], minimum: float, maximum: float) -> FloatArray:
     """Read an array of this shape, with values in this range up to rounding errors."""
     array = np.array(values, dtype=np.float64).reshape(-1, *shape[1:])
     if array.shape != shape:

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from hill.types import Batch, Packed
+from hill.types import AnyBatch, Batch
 
 UNLIMITED = 1_000_000
 
@@ -36,10 +36,10 @@ class TextEncoder(nn.Module):
     def states(self, ids: Tensor, mask: Tensor) -> Tensor:
         """The state of every token: (B, T, S)."""
 
-    def read(self, batch: Batch | Packed) -> Tensor:
+    def read(self, batch: AnyBatch) -> Tensor:
         """The vectors (B, D) of a batch."""
-        if isinstance(batch, Packed):
-            raise TypeError(f"{type(self).__name__} reads no packed batches")
+        if not isinstance(batch, Batch):
+            raise TypeError(f"{type(self).__name__} reads no {type(batch).__name__} batches")
         vectors: Tensor = self(batch.ids, batch.mask)
         return vectors
 

@@ -24,7 +24,7 @@ from hill.encoders.base import TextEncoder
 from hill.encoders.packed import can_pack, first_position, layer_weights, packed_states, split
 from hill.errors import CheckpointError, ConfigError, DataError
 from hill.io import atomic_file, cache_folder, check_files, error_reason, make_folder, read_object, sha256
-from hill.types import Batch, Packed
+from hill.types import AnyBatch, Batch, Encoded, Packed
 
 WEIGHTS = "model.safetensors"
 DOWNLOADED = ["*.json", "*.txt", "*.model", "model*.safetensors"]
@@ -178,6 +178,16 @@ def load_pretrained(name: str) -> Pretrained:
     return Pretrained(encoder, plain(tokenizer.backend_tokenizer), _trained_pooling(folder))
 
 
+def encoder_shape(name: str) -> tuple[int, int]:
+    """The number of layers of an encoder, and their width, from its configuration alone."""
+    try:
+        _check_config(file := _find_folder(name) / "config.json")
+        config: Any = transformers.AutoConfig.from_pretrained(file.parent, trust_remote_code=False)
+        return int(config.num_hidden_layers), int(config.hidden_size)
+    except (OSError, ValueError, AttributeError) as error:
+        raise ConfigError(f"encoder '{name}' cannot be loaded: {_first_line(error)}{_hint(name)}") from None
+
+
 def _trained_pooling(folder: Path) -> str:
     """The pooling that an encoder was trained with; if it does not say, last for decoders and cls for others."""
     file = folder / "1_Pooling" / "config.json"  # of Sentence Transformers
@@ -313,8 +323,11 @@ class Transformer(TextEncoder):
         self.recompute = False
         """Whether packed layers recompute their activations in the backward pass."""
 
-    def read(self, batch: Batch | Packed) -> Tensor:
+    def read(self, batch: AnyBatch) -> Tensor:
         """The vectors (B, D) of a batch."""
+        if isinstance(batch, Encoded):
+            encoded: Tensor = self.dropout(batch.vectors)
+            return encoded
         if isinstance(batch, Batch):
             return super().read(batch)
         kind = batch.ids.device.type

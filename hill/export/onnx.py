@@ -40,10 +40,12 @@ TOLERANCE = 1e-4
 def export_onnx(classifier: HillClassifier, folder: str | os.PathLike[str], int8: bool = True) -> None:
     """Export a trained classifier to a folder for `OnnxClassifier`; with `int8`, quantise its encoder to 8 bits.
 
-    Before the folder is written, the scores of the graph are compared with those of the model. Raises a `HillError` if
-    the model cannot be exported.
+    Before the folder is written, the scores of the graph are compared with those of the model. Of an ensemble, only
+    the model itself is exported, with the decoding that was tuned for it alone. Raises a `HillError` if the model
+    cannot be exported.
     """
     folder, stored = Path(folder), classifier.stored
+    decoding = classifier.thresholds_document() if classifier.mixture is None else classifier.own_decoding
     if folder.exists() and not (folder.is_dir() and (is_export(folder) or not any(folder.iterdir()))):
         raise ConfigError(f"'{folder}' exists and is not an exported model; choose another folder for the export")
     if not isinstance(encoder := stored.model.text, Transformer):
@@ -58,12 +60,12 @@ def export_onnx(classifier: HillClassifier, folder: str | os.PathLike[str], int8
             "max_length": classifier.max_length,
             "pad": encoder.pad,
             "decode": to_dict(classifier.decode_config),
-            "plain": plain_rule(classifier),
+            "plain": plain_rule(classifier) if classifier.mixture is None else None,
             "windows": {"most": classifier.data_config.windows},
         },
         "taxonomy.json": stored.taxonomy.to_dict(),
         "tokenizer.json": json.loads(stored.tokenizer.to_str()),
-        "thresholds.json": classifier.thresholds_document(),
+        "thresholds.json": decoding,
         "metrics.json": classifier.metrics,
     }
     with TemporaryDirectory() as scratch:

@@ -35,7 +35,7 @@ from hill.models.layers import (
 )
 from hill.settings import check_at_least, check_one_of, within
 from hill.taxonomy import Taxonomy
-from hill.types import Batch, IntArray, Output, Packed
+from hill.types import AnyBatch, Batch, IntArray, Output
 
 LOSSES = ("bce", "zlpr", "softmax", "conditional-softmax")
 POOLINGS = ("auto", "cls", "mean", "last")
@@ -210,7 +210,7 @@ class HTCModel(nn.Module):
             return self.conditional_softmax.scores(logits)
         return level_softmax(logits, self.levels) if self.config.loss == "softmax" else logits.float().sigmoid()
 
-    def top_k(self, batch: Batch | Packed, k: int) -> tuple[Tensor, Tensor]:
+    def top_k(self, batch: AnyBatch, k: int) -> tuple[Tensor, Tensor]:
         """The k highest scores of each document and their labels: (B, k) each, the highest first."""
         scores = self.scores(self(batch).logits)
         top = scores.topk(min(k, scores.shape[1]), dim=1)
@@ -240,7 +240,7 @@ class VectorModel(HTCModel):
         """Whether the model needs only one vector per document."""
         return True
 
-    def forward(self, batch: Batch | Packed) -> Output:
+    def forward(self, batch: AnyBatch) -> Output:
         """Encode the texts, then classify their vectors in fp32: casting the weights would cost more than it saves."""
         text = self.text.read(batch).float()
         with torch.autocast(text.device.type, enabled=False):

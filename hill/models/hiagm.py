@@ -27,7 +27,7 @@ from hill.models.base import (
 from hill.models.layers import LabelGCN, TreeLSTM, attend
 from hill.settings import check_one_of, within
 from hill.taxonomy import Taxonomy
-from hill.types import Batch, Output, Packed
+from hill.types import AnyBatch, Batch, Output
 
 STRUCTURES = {"gcn": LabelGCN, "treelstm": TreeLSTM}
 AXES = {"gcn": GCN_AXES, "treelstm": LSTM_AXES}
@@ -92,9 +92,9 @@ class HiAGM(VectorModel):
         structure = {f"structure.{name}": axes for name, axes in AXES[self.config.structure].items()}
         return super().axes | {"head.weight": "LZ"} | nodes | structure
 
-    def forward(self, batch: Batch | Packed) -> Output:
+    def forward(self, batch: AnyBatch) -> Output:
         """Logits (B, L) of a batch, with a loss if it has labels."""
-        if isinstance(batch, Packed) or self.vector_only:
+        if not isinstance(batch, Batch) or self.vector_only:
             return super().forward(batch)
         labels = self.structure(self.dropout(self.labels)[None])[0]  # (L, S)
         return self._classify_nodes(attend(labels, self.text.states(batch.ids, batch.mask), batch.mask), batch.labels)

@@ -35,7 +35,7 @@ from hill.settings import check_at_least, check_one_of, within
 from hill.taxonomy import Taxonomy
 from hill.tree import CONTROLS, METHODS, CodingTree, build_tree
 from hill.tree._loops import MOST_HEIGHT
-from hill.types import Batch, IntArray, Output, Packed
+from hill.types import AnyBatch, Batch, IntArray, Output
 
 CONVOLUTIONS = {"gcn": 2, "gat": 2, "gin": 3}
 """The graph convolutions of the paper's ablations, and how many layers of each it has."""
@@ -486,9 +486,13 @@ class HILL(LargeLabelModel):
         return total(logits, parts)
 
     def encode(self, text: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """h_D (B, D) to the input of the classifier, h_T (B, D), and the label units (B, L, U) if there are any."""
+        """h_D (B, D) to the input of the classifier, h_T (B, D), and the label units (B, L, U) if there are any.
+
+        If neither classifier nor contrast read h_T, it is not computed: it is 0.
+        """
         units = None if self.structure.units is None else self.structure.units(text)
-        tree = self.structure(text, units)
+        is_read = self.config.classifier != "text" or self.config.contrast
+        tree = self.structure(text, units) if is_read else torch.zeros_like(text)
         if self.config.classifier == "concat":
             return torch.cat([text, tree.to(text.dtype)], dim=1), tree, units
         return text if self.config.classifier == "text" else tree, tree, units
@@ -513,7 +517,7 @@ class HILL(LargeLabelModel):
         specific = present * (children == 0)
         return specific @ specific.T == 0
 
-    def top_k(self, batch: Batch | Packed, k: int) -> tuple[Tensor, Tensor]:
+    def top_k(self, batch: AnyBatch, k: int) -> tuple[Tensor, Tensor]:
         """The k highest scores of each document and their labels: (B, k) each, the highest first."""
         head_only = self.head_leaves is None and self.names is None
         return super().top_k(batch, k) if head_only else HTCModel.top_k(self, batch, k)

@@ -13,6 +13,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -42,7 +43,7 @@ from hill.models.base import HTCModel, ModelConfig, empty_text_encoder
 from hill.settings import Groups, make
 from hill.sparse import Matrix, max_entries, top_k_matrix
 from hill.taxonomy import Taxonomy
-from hill.types import Batch, IntArray, Packed
+from hill.types import AnyBatch, Encoded, IntArray
 
 MODEL_FORMAT = "hill-model"
 MODEL_VERSION = 1
@@ -57,6 +58,8 @@ BATCH_SIZE = 64
 """Documents per padded batch."""
 BATCH_TOKENS = 65_536
 """Tokens per packed batch."""
+VECTOR_BATCH = 512
+"""Documents per batch of vectors."""
 MIN_BF16_WIDTH = 256
 """A CPU multiplies smaller matrices as fast in fp32."""
 
@@ -77,14 +80,28 @@ class SavedModel:
     tokenizer: Tokenizer
     settings: Groups
 
-    def save(self, folder: Path, documents: dict[str, Any], card: str = "") -> None:
-        """Write the model, these JSON documents and the model card, completely or not at all.
+    def save(
+        self,
+        folder: Path,
+        documents: dict[str, Any],
+        card: str = "",
+        members: Mapping[str, "SavedModel"] | None = None,
+    ) -> None:
+        """Write the model, these JSON documents, the model card, and members into subfolders: all or nothing.
 
         An earlier model in the folder is replaced; no other file is changed.
         """
         config_file = folder / "config.json"
         if os.path.isfile(config_file) and (found := read_json(config_file).get("format")) != MODEL_FORMAT:
             raise CheckpointError(f"'{folder}' has the format {found!r}; choose another folder for the model")
+        with save_folder(folder) as draft:
+            self._write(draft, documents)
+            if card:
+                (draft / CARD).write_text(card, encoding="utf-8")
+            for name, member in (members or {}).items():
+                member._write(draft / name, {})
+
+    def _write(self, folder: Path, documents: dict[str, Any]) -> None:
         files = {
             "config.json": {
                 "format": MODEL_FORMAT,
@@ -97,13 +114,11 @@ class SavedModel:
             "taxonomy.json": self.taxonomy.to_dict(),
             "tokenizer.json": json.loads(self.tokenizer.to_str()),
         }
-        with save_folder(folder) as draft:
-            write_tensors(draft / WEIGHTS, {name: value.cpu() for name, value in merged_weights(self.model).items()})
-            for name, document in (files | self.model.text.documents() | self.model.assets | documents).items():
-                (draft / name).parent.mkdir(exist_ok=True)
-                write_json(draft / name, document)
-            if card:
-                (draft / CARD).write_text(card, encoding="utf-8")
+        folder.mkdir(exist_ok=True)
+        write_tensors(folder / WEIGHTS, {name: value.cpu() for name, value in merged_weights(self.model).items()})
+        for name, document in (files | self.model.text.documents() | self.model.assets | documents).items():
+            (folder / name).parent.mkdir(exist_ok=True)
+            write_json(folder / name, document)
 
 
 def load_saved(folder: Path) -> SavedModel:
@@ -240,9 +255,10 @@ class Inference:
         finally:
             torch.set_float32_matmul_precision(before)
 
-    def scores(self, tokens: Tokens, keep: int = 0) -> Iterator[tuple[IntArray, Matrix]]:
+    def scores(self, documents: Tokens | Tensor, keep: int = 0) -> Iterator[tuple[IntArray, Matrix]]:
         """Yield the indices of the documents of a batch (B) and their scores (B, L), the longest documents first.
 
+        Documents are given as tokens, or as vectors of a frozen encoder (documents, D).
         Scores are sparse, with the `keep` highest per document, if `keep` is given or the labels are very many; the
         full matrix is then never built. The device computes the next batch while the caller uses the last one.
         """
@@ -250,14 +266,14 @@ class Inference:
         labels = sum(map(len, model.levels))
         k = max_entries(keep, labels)
         previous: Callable[[], tuple[IntArray, Matrix]] | None = None
-        for documents, batch in self.batches(tokens):
+        for rows, batch in self.batches(documents):
             with torch.inference_mode(), self.tf32(), self.autocast():
                 outputs = model.top_k(batch, k) if k else (model.scores(model(batch).logits),)
-                copies = [self.gather(each, documents).to("cpu", non_blocking=True) for each in outputs]
+                copies = [self.gather(each, rows).to("cpu", non_blocking=True) for each in outputs]
             copied = torch.cuda.current_stream().record_event() if self.device.type == "cuda" else None
             if previous:
                 yield previous()
-            previous = partial(_to_matrix, documents, copies, copied, labels)
+            previous = partial(_to_matrix, rows, copies, copied, labels)
         if previous:
             yield previous()
 
@@ -269,8 +285,12 @@ class Inference:
                 vectors = self.gather(self.model.text.read(batch), documents)
             yield documents, vectors.float()
 
-    def batches(self, tokens: Tokens) -> Iterator[tuple[IntArray, Batch | Packed]]:
+    def batches(self, tokens: Tokens | Tensor) -> Iterator[tuple[IntArray, AnyBatch]]:
         """Yield the indices of the documents of a batch and, on the device, this process's shard of the batch."""
+        if isinstance(tokens, Tensor):
+            for documents in np.split(np.arange(len(tokens)), range(VECTOR_BATCH, len(tokens), VECTOR_BATCH)):
+                yield documents, Encoded(tokens[torch.from_numpy(self.shard(documents))].to(self.device))
+            return
         pad = self.model.text.pad
         if not self.packed:
             for documents in reading_order(tokens.lengths, BATCH_SIZE * self.n_shards):

@@ -14,7 +14,7 @@ from hill.models.base import ModelConfig, VectorModel
 from hill.models.layers import all_reduce_sum, is_label_list, to_label_lists
 from hill.settings import check_at_least
 from hill.taxonomy import Taxonomy
-from hill.types import MANY_LABELS, Batch, Packed
+from hill.types import MANY_LABELS, AnyBatch
 
 SAMPLE_SIZE = 4_096
 """The labels that are drawn per step, if there are more than `MANY_LABELS`."""
@@ -140,7 +140,7 @@ class LargeLabelModel(VectorModel):
         loss: Tensor = self.sampled_loss(features, self.head, lists)
         return loss
 
-    def top_k(self, batch: Batch | Packed, k: int) -> tuple[Tensor, Tensor]:
+    def top_k(self, batch: AnyBatch, k: int) -> tuple[Tensor, Tensor]:
         """The k highest scores of each document and their labels: (B, k) each, the highest first."""
         if self.config.loss != "bce":
             return super().top_k(batch, k)

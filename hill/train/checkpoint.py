@@ -41,7 +41,7 @@ from hill.io import (
     write_json,
 )
 from hill.models.inference import load_weights, read_tensors, upgrade_settings, write_tensors
-from hill.settings import Groups
+from hill.settings import Groups, by_group
 from hill.taxonomy import Taxonomy
 from hill.train.distributed import Stopped, current_context
 from hill.train.head_start import fit_before_steps
@@ -355,6 +355,16 @@ def remove_training(out: Path) -> None:
         (out / FOLDER).rmdir()
     if is_training(out):
         (out / TRAINING).unlink()
+
+
+def saved_settings(out: Path) -> Groups | None:
+    """The settings of the training whose latest checkpoint is in this folder, if there is one."""
+    for state in _states(out / FOLDER):
+        if has_state(state):
+            with suppress(CheckpointError, LookupError, TypeError):
+                finish_save(state)
+                return by_group(read_json(state / "state.json")["facts"]["settings"])
+    return None
 
 
 def _states(folder: Path) -> list[Path]:

@@ -6,6 +6,7 @@ from hill.settings import check_at_least, check_one_of, within
 
 NOT_NEGATIVE = (
     "encoder_lr", "lr", "classifier_lr", "warmup", "clip", "weight_decay", "freeze", "lora", "checkpoint_seconds",
+    "steps", "minutes", "evaluations",
 )  # fmt: skip
 METRICS = ("micro_f1", "macro_f1", "hierarchical_f1", "subset_accuracy")
 HEAD_START_EPOCHS = 3
@@ -20,6 +21,15 @@ class TrainConfig:
 
     epochs: int = 20
     """Maximum number of passes over the training documents."""
+    steps: int = 0
+    """Number of optimiser steps; 0: as many as `train.epochs` passes have."""
+    minutes: float = 0.0
+    """Time limit in minutes of the whole training, dev and test included; presets choose settings that fit it. 0: no
+    limit."""
+    evaluations: int = 0
+    """How often dev is scored during training, at most; 0: after each epoch."""
+    ensemble: bool = False
+    """Also train the linear model, and mix its scores with those of the model; dev decides on the weights."""
     batch_size: int = 32
     """Documents per batch."""
     accumulate: int = 1
@@ -49,7 +59,8 @@ class TrainConfig:
     device: str = "auto"
     """cpu, cuda, or auto."""
     freeze: int = 0
-    """Encoder layers, from the bottom, that are not trained; above 0 the embeddings are not trained either."""
+    """Encoder layers, from the bottom, that are not trained; above 0 the embeddings are not trained either. With all
+    layers the encoder is constant: its vectors are computed once and cached."""
     lora: int = 0
     """Rank of adapters (LoRA) that are trained in place of the encoder's weights; 0 to train the weights."""
     warm_start: str = ""
@@ -88,4 +99,5 @@ class TrainConfig:
         """Whether training begins with a head start."""
         if self.warm_start:
             return False
-        return self.head_start == "on" or (self.head_start == "auto" and self.epochs <= HEAD_START_EPOCHS)
+        is_short = not self.steps and self.epochs <= HEAD_START_EPOCHS
+        return self.head_start == "on" or (self.head_start == "auto" and is_short)

@@ -1,17 +1,22 @@
-"""What is fitted before the first step: a model without steps, or the head start of a model with a text encoder.
+"""What is computed before the first step: vectors of a frozen encoder, a model without steps, or a head start.
 
 The head start fits structure and head on vectors of the untrained encoder. Embedding the texts once is far cheaper than
 an epoch of fine-tuning, and a head that starts from class centroids gives the encoder useful gradients from the first
 step. With many labels only the centroids are used: fitting structure and head would be as expensive as fine-tuning.
 """
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Generator, Iterator
+from dataclasses import replace
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from hill.data.batches import batch_labels
+from hill.data.cache import read_arrays, write_arrays
+from hill.data.tokens import MIN_CACHED
 from hill.errors import ConfigError
 from hill.models import VectorModel
 from hill.train.trainer import Session, Split, StageProgress
@@ -36,16 +41,47 @@ def fit_before_steps(session: Session, data: Split) -> Iterator[StageProgress]:
         raise ConfigError("train.head_start is 'on', but this model does not support a head start; use auto or off")
 
 
+def encode_once(session: Session, *splits: Split) -> Generator[StageProgress, None, list[Split]]:
+    """Add the vectors of a frozen encoder to splits; they are cached on disk by content, encoder and precision."""
+    inference, text, encoded = session.inference, session.model.text, []
+    digest = hashlib.sha256(f"1 {text.pooling} {inference.bf16} {inference.packed}".encode())
+    for name, weight in sorted(text.state_dict().items()):
+        digest.update(f"{name} {tuple(weight.shape)} ".encode())
+        digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy())
+    done, total = 0, sum(map(len, splits))
+    for split in splits:
+        own = digest.copy()
+        for part in (split.tokens.ids.astype(np.int32), split.tokens.starts):
+            own.update(part.tobytes())
+        if cached := read_arrays("vectors", own.hexdigest()):
+            vectors = torch.from_numpy(cached["vectors"])
+            done += len(split)
+            yield StageProgress("encoding", done, total)
+        else:
+            vectors = torch.empty(len(split), text.width)
+            for documents, batch_vectors in inference.vectors(split.tokens):
+                vectors[torch.from_numpy(documents)] = batch_vectors.cpu()
+                done += len(documents)
+                yield StageProgress("encoding", done, total)
+            if session.context.is_main and len(split) >= MIN_CACHED:
+                write_arrays("vectors", own.hexdigest(), {"vectors": vectors.numpy()})
+        encoded.append(replace(split, vectors=vectors.to(session.device)))
+    return encoded
+
+
 def head_start(session: Session, model: VectorModel, data: Split) -> Iterator[StageProgress]:
     """Embed the texts, start the head from centroids and fit it; yields the number of documents done."""
-    vectors = torch.empty(len(data), model.text.width)
     epochs = session.config.head_epochs if data.labels.shape[1] <= MANY_LABELS else 0
-    done, total = 0, len(data) + epochs * len(data)
-    for documents, batch_vectors in session.inference.vectors(data.tokens):
-        vectors[torch.from_numpy(documents)] = batch_vectors.cpu()
-        done += len(documents)
-        yield StageProgress("head start", done, total)
-    vectors = vectors.to(session.device)
+    done, total = len(data), len(data) + epochs * len(data)
+    if data.vectors is None:
+        vectors, done = torch.empty(len(data), model.text.width), 0
+        for documents, batch_vectors in session.inference.vectors(data.tokens):
+            vectors[torch.from_numpy(documents)] = batch_vectors.cpu()
+            done += len(documents)
+            yield StageProgress("head start", done, total)
+        vectors = vectors.to(session.device)
+    else:
+        vectors = data.vectors
     start_from_centroids(model, vectors, data, session.device)
     for size in fit_head(session, model, vectors, data) if epochs else ():
         done += size

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from hill.train.trainer import Epoch, Resumed, StageProgress, Step, TrainingEvent
+from hill.train.trainer import Epoch, Notice, Resumed, StageProgress, Step, TrainingEvent
 
 READ_STEPS = 5
 """Steps between two updates of the loss: reading it waits for the device."""
@@ -28,6 +28,8 @@ class TrainingProgress:
         """Show one event."""
         if isinstance(event, StageProgress):
             self._progress.update(self._begin(event.stage, event.total), completed=event.done)
+        elif isinstance(event, Notice):
+            self._print(event.text)
         elif isinstance(event, Resumed):
             if event.damaged:
                 self._print(f"{event.damaged}; an earlier checkpoint is used")
@@ -41,10 +43,11 @@ class TrainingProgress:
                 self._progress.update(task, completed=event.step, detail=detail)
         elif isinstance(event, Epoch):
             names = dict.fromkeys([self._metric, "micro_f1", "macro_f1"])
-            values = "  ".join(f"{name} {event.metrics[name]:.4f}" for name in names)
+            values = "  ".join(f"{name} {event.metrics[name]:.4f}" for name in names if name in event.metrics)
             mark = "  best so far" if event.improved else ""
             skipped = f"  {event.metrics['skipped']:,} steps skipped" if event.metrics.get("skipped") else ""
-            self._print(f"epoch {event.epoch}: dev {values}{skipped}{mark}")
+            if values or skipped:
+                self._print(f"epoch {event.epoch}: dev {values}{skipped}{mark}")
 
     def _begin(self, stage: str, total: int) -> TaskID:
         """Replace the bar if this is a new stage."""

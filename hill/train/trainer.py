@@ -8,6 +8,7 @@ them as CUDA graphs.
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -22,7 +23,7 @@ from scipy.sparse import csr_array, vstack
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from hill.data.batches import DeviceDocuments, collate, move, to_device, training_order
+from hill.data.batches import DeviceDocuments, batch_labels, collate, move, to_device, training_order
 from hill.data.tokens import Tokens
 from hill.encoders import TextEncoder, Transformer
 from hill.encoders.packed import ARCHITECTURES
@@ -34,7 +35,7 @@ from hill.sparse import Matrix
 from hill.taxonomy import Taxonomy
 from hill.train.config import TrainConfig
 from hill.train.distributed import DistributedContext, DistributedInference, current_context
-from hill.types import MANY_LABELS, Batch, IntArray, Packed
+from hill.types import MANY_LABELS, AnyBatch, Encoded, IntArray
 
 CHECK_INTERVAL = 10
 """Steps between two checks of a GPU for non-finite steps: each check waits for the GPU."""
@@ -54,6 +55,13 @@ class StageProgress:
     stage: str
     done: int
     total: int
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A sentence for the user, such as the settings that were chosen."""
+
+    text: str
 
 
 @dataclass(frozen=True)
@@ -88,37 +96,47 @@ class Epoch:
     improved: bool
 
 
-TrainingEvent = StageProgress | Resumed | Step | Epoch
+TrainingEvent = StageProgress | Notice | Resumed | Step | Epoch
 
 # The loop
 
 
 def train(session: Session, data: Split, dev: Split | None, taxonomy: Taxonomy) -> Iterator[Step | Epoch]:
-    """Train from the current progress to the last epoch, or until dev has not improved for `patience` epochs."""
-    config, progress, model = session.config, session.progress, session.model
+    """Train from the current progress to the last step, or until dev has not improved for `patience` epochs.
+
+    With a time limit, learning rates decay with the time if that runs out sooner than the steps.
+    """
+    config, progress, model, limit = session.config, session.progress, session.model, session.time_limit
     if model.has_solver:
         progress.epoch = 1
         yield _finish_epoch(session, dev, taxonomy)
         return
     runner = make_steps(session, data)
-    total = config.epochs * math.ceil(math.ceil(len(data) / config.batch_size) / config.accumulate)
-    while progress.epoch < config.epochs and progress.epoch - progress.best_epoch < config.patience:
+    per_epoch = math.ceil(math.ceil(len(data) / config.batch_size) / config.accumulate)
+    total = config.steps or config.epochs * per_epoch
+    n_epochs = math.ceil(total / per_epoch)
+    interval = math.ceil(n_epochs / config.evaluations) if config.evaluations else 1
+    is_last = progress.step >= total
+    while not is_last and progress.epoch - progress.best_epoch < config.patience:
         model.train()
         batches = training_order(len(data), config.batch_size, config.seed, progress.epoch)
         for start in range(progress.position, len(batches), config.accumulate):
             group = batches[start : start + config.accumulate]
             documents = np.concatenate(group)
             progress.step += 1
-            rate = set_rates(session.optimiser, config, progress.step, total)
+            rate = set_rates(session.optimiser, config, progress.step, total, limit.share if limit else 0.0)
             session.context.seed_step(config.seed, progress.step)
             result = runner.step(group)
             progress.position += len(group)
             session.guard.record(progress, data, documents, result)
             counts = progress.step, total, progress.epoch, len(documents)
             yield Step(*counts, rate, result.loss, result.parts, progress.skipped)
+            if is_last := progress.step >= total or bool(limit and limit.share >= 1):
+                break
         session.guard.check(progress, data)
         progress.epoch, progress.position = progress.epoch + 1, 0
-        yield _finish_epoch(session, dev, taxonomy)
+        if is_last or progress.epoch % interval == 0:
+            yield _finish_epoch(session, dev, taxonomy)
 
 
 def _finish_epoch(session: Session, dev: Split | None, taxonomy: Taxonomy) -> Epoch:
@@ -140,7 +158,7 @@ def _finish_epoch(session: Session, dev: Split | None, taxonomy: Taxonomy) -> Ep
 def score_split(session: Session, split: Split, taxonomy: Taxonomy) -> dict[str, Any]:
     """All metrics of a split, with labels chosen by `choose_labels`; computed on the main rank."""
     scorer, context = Scorer(taxonomy), session.context
-    for documents, scores in session.inference.scores(split.tokens):
+    for documents, scores in session.inference.scores(split.inputs):
         if context.is_main:
             scorer.update(split.labels[documents], choose_labels(session.model, scores), scores)
     return context.broadcast_object(scorer.result() if context.is_main else {})
@@ -176,6 +194,13 @@ class Split:
     tokens: Tokens
     labels: csr_array[Any]
     ids: Sequence[str] = ()
+    vectors: Tensor | None = None
+    """The vectors (documents, D) of a frozen text encoder, on the device."""
+
+    @property
+    def inputs(self) -> Tokens | Tensor:
+        """What the model reads: vectors if there are any, else tokens."""
+        return self.tokens if self.vectors is None else self.vectors
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -197,6 +222,20 @@ class Progress:
     """Steps skipped because they were not finite."""
 
 
+class TimeLimit:
+    """The time that the steps of a training may take; it starts with the first call of `share`."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._start: float | None = None
+
+    @property
+    def share(self) -> float:
+        """The share of the time that has passed."""
+        self._start = time.monotonic() if self._start is None else self._start
+        return (time.monotonic() - self._start) / self.seconds
+
+
 @dataclass
 class Session:
     """A model on its device with its optimiser and progress."""
@@ -206,6 +245,7 @@ class Session:
     device: torch.device
     progress: Progress = field(default_factory=Progress)
     context: DistributedContext = field(default_factory=current_context)
+    time_limit: TimeLimit | None = None
 
     def __post_init__(self) -> None:
         config = self.config
@@ -221,7 +261,14 @@ class Session:
             if not packed:
                 text.encoder.gradient_checkpointing_enable()  # type: ignore[operator]
         self.guard = NonFiniteGuard(config.skip_nonfinite, 1 if on_cpu else CHECK_INTERVAL)
-        self.optimiser = make_optimiser(self.model, config, packed and not on_cpu)
+        self.optimiser = make_optimiser(self.model, config, packed and not on_cpu and not self.encodes_once)
+
+    @property
+    def encodes_once(self) -> bool:
+        """Whether the text encoder is frozen, so that its vectors need to be computed only once."""
+        text = self.model.text
+        is_frozen = not any(weight.requires_grad for weight in text.parameters())
+        return self.model.vector_only and text.pretrained and is_frozen
 
 
 class NonFiniteGuard:
@@ -286,10 +333,15 @@ def make_optimiser(model: HTCModel, config: TrainConfig, graphs: bool = False) -
     return torch.optim.AdamW(groups, eps=epsilon, weight_decay=config.weight_decay, fused=fused, capturable=graphs)
 
 
-def set_rates(optimiser: torch.optim.Optimizer, config: TrainConfig, step: int, steps: int) -> float:
-    """Set the learning rates of a step (the first is 1) and return that of the encoder."""
+def set_rates(
+    optimiser: torch.optim.Optimizer, config: TrainConfig, step: int, steps: int, time_share: float = 0.0
+) -> float:
+    """Set the learning rates of a step (the first is 1) and return that of the encoder.
+
+    They decay with the steps, or with the share of the time that has passed if that is larger.
+    """
     warmup = config.warmup * steps if config.warmup < 1 else config.warmup
-    decay = 1.0 if config.schedule == "constant" else max(0.0, 1 - (step - 1) / steps)
+    decay = 1.0 if config.schedule == "constant" else max(0.0, 1 - max((step - 1) / steps, time_share))
     encoder_rate, *other_rates = _base_rates(config)
     encoder_rate *= min(1.0, step / warmup) if warmup else 1.0
     rates = [rate * decay for rate in (encoder_rate, *other_rates)]
@@ -307,7 +359,7 @@ def _base_rates(config: TrainConfig) -> list[float]:
 
 
 def freeze_layers(text: TextEncoder, count: int) -> None:
-    """Freeze the embeddings and the first layers of the encoder."""
+    """Freeze the embeddings and the first layers of the encoder; with all its layers, the whole encoder."""
     if not count:
         return
     if not text.pretrained:
@@ -319,7 +371,8 @@ def freeze_layers(text: TextEncoder, count: int) -> None:
         raise ConfigError(
             f"train.freeze is {count}, but the encoder is of type {encoder.config.model_type}, not {known}"
         )
-    for part in (encoder.embeddings, *encoder.get_submodule(architecture.layers)[:count]):
+    layers = encoder.get_submodule(architecture.layers)
+    for part in (encoder.embeddings, *layers[:count]) if count < len(layers) else (encoder,):
         part.requires_grad_(False)
 
 
@@ -340,7 +393,7 @@ def make_steps(session: Session, data: Split) -> StepRunner:
     config = session.config
     is_single = config.accumulate == 1 and session.context.world_size == 1
     on_gpu = session.device.type == "cuda" and session.inference.packed
-    graphed = on_gpu and is_single and not config.recompute
+    graphed = on_gpu and is_single and not config.recompute and data.vectors is None
     return (GraphedSteps if graphed else StepRunner)(session, data)
 
 
@@ -352,7 +405,7 @@ class StepRunner:
         self.data = data
         text, listed = session.model.text, session.model.uses_label_lists
         self.resident: DeviceDocuments | None = None
-        if session.inference.packed:
+        if session.inference.packed and data.vectors is None:
             self.resident = DeviceDocuments(data.tokens, data.labels, text.pad, session.device, listed)
         self.model = session.context.wrap_model(session.model, self.has_unused_weights)
 
@@ -376,14 +429,17 @@ class StepRunner:
         weights = [weight for weight in model.parameters() if weight.requires_grad]
         return any(grad is None for grad in torch.autograd.grad(loss, weights, allow_unused=True))
 
-    def batch(self, documents: IntArray) -> Batch | Packed:
+    def batch(self, documents: IntArray) -> AnyBatch:
         """These documents on the device."""
         model, data, device = self.session.model, self.data, self.session.device
+        if data.vectors is not None:
+            labels = batch_labels(data.labels, documents, model.uses_label_lists)
+            return Encoded(data.vectors[torch.from_numpy(documents).to(device)], move(labels, device))
         if self.resident:
             return self.resident.packed(move(torch.from_numpy(documents), device), self.resident.size(documents))
         return to_device(collate(data.tokens, data.labels, documents, model.text.pad, model.uses_label_lists), device)
 
-    def backward(self, batch: Batch | Packed, n_batches: int) -> tuple[Tensor, dict[str, Tensor]]:
+    def backward(self, batch: AnyBatch, n_batches: int) -> tuple[Tensor, dict[str, Tensor]]:
         """Add the gradients of a batch, divided by the batches of the step; returns the loss and its parts."""
         with self.session.inference.tf32():
             with self.session.inference.autocast():

@@ -9,6 +9,7 @@ import pytest
 from safetensors import SafetensorError
 from tokenizers import Tokenizer
 
+from hill.data import cache as arrays
 from hill.data import tokens as cache
 from hill.data.tokens import Tokens, join_tokens, tokenize, tokenize_chunks
 from hill.encoders.rcnn import learn_words
@@ -98,7 +99,7 @@ def test_a_full_disk_is_no_error_and_leaves_nothing(
         file.write_bytes(b"half")
         raise SafetensorError("I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr(cache, "save_file", fails)
+    monkeypatch.setattr(arrays, "save_file", fails)
     tokens = cached(TEXTS, tokenizer, 6)
     assert calls() == 1 and same(tokens, tokenize(TEXTS, tokenizer, 6))
     assert not list((cache_folder() / "tokens").iterdir())
@@ -116,7 +117,7 @@ def test_old_entries_go_when_there_are_too_many_bytes(
     tokenizer: Tokenizer, calls: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cached(TEXTS, tokenizer, 6)
-    monkeypatch.setattr(cache, "MAX_CACHE_BYTES", 1)
+    monkeypatch.setattr(arrays, "MAX_CACHE_BYTES", 1)
     cached(TEXTS, tokenizer, 5)
     assert not list((cache_folder() / "tokens").iterdir())
 

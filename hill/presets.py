@@ -1,0 +1,329 @@
+"""Presets: settings that are chosen from what is known before training, with a reason for each.
+
+`choose` maps a preset and the facts about data, labels, encoder and device to settings; `fit_to_time` changes them so
+that a training ends in a given time. Both are pure functions. Settings of the user override what they choose.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from hill.data import Documents
+from hill.errors import ConfigError
+from hill.settings import Groups, check_one_of
+from hill.taxonomy import Taxonomy
+from hill.types import MANY_LABELS, IntArray
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known before training."""
+
+    documents: int
+    """Training documents."""
+    labels: int
+    paths: float
+    """Most specific labels per training document, on average."""
+    words: float
+    """Words per training document, on average."""
+    has_names: bool
+    """Whether labels have names that are more than their ids."""
+    layers: int
+    """Layers of the text encoder; 0 if it is not a transformer."""
+    width: int
+    """Width of the text encoder."""
+    device: str
+    """cpu or cuda."""
+
+
+def describe(train: Documents, taxonomy: Taxonomy, shape: tuple[int, int], device: str) -> Facts:
+    """The facts about these documents and labels, and an encoder with this many layers of this width."""
+    (child, parent), size = taxonomy.edge_array.T, len(taxonomy)
+    labels = csr_array(train.labels.astype(np.int32))
+    parents = labels @ csr_array((np.ones(len(child), dtype=np.int32), (child, parent)), shape=(size, size))
+    inner = labels.multiply(parents > 0).sum()  # labels with a child among the labels of the same document
+    named = sum(label.name.strip().casefold() != label.id.strip().casefold() for label in taxonomy)
+    return Facts(
+        documents=len(train),
+        labels=len(taxonomy),
+        paths=float(labels.sum() - inner) / max(len(train), 1),
+        words=sum(len(text.split()) for text in train.texts) / max(len(train), 1),
+        has_names=named > len(taxonomy) / 2,
+        layers=shape[0],
+        width=shape[1],
+        device=device,
+    )
+
+
+# The presets
+
+MAX_PATHS_ZLPR = 1.5
+"""Paths per document up to which the loss is zlpr."""
+MAX_NAMED = 5_000
+"""Labels up to which names are read, and labels have units: both are weights per label."""
+MAX_UNITS = 128
+"""Hidden units per label, up to `MAX_ALL_UNITS` units of all labels."""
+MAX_ALL_UNITS = 25_000
+MAX_EPOCHS = 20
+MIN_STEPS, MAX_STEPS = 200, 10_000
+SMALL = 4_000
+"""With fewer documents, batches have 32 documents instead of 64, and steps are twice as many."""
+ENCODER_RATES = {400: 2e-4, 800: 5e-5, 10**9: 2e-5}
+"""Learning rate of encoders up to each width."""
+NEVER = 1_000_000
+"""Epochs without an improvement after which training stops: it never does, since learning rates fall to 0."""
+CPU_MINUTES = 30.0
+"""The time limit on a CPU, unless another is given."""
+FROZEN = 1_000
+"""As many frozen layers as any encoder has."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Settings by group, and sentences that say what was chosen and why."""
+
+    settings: Groups
+    reasons: tuple[str, ...] = ()
+
+
+def choose(preset: Any, facts: Facts, model: str, given: Groups) -> Choice:
+    """The settings of a preset for these facts and this model; `given` are the settings of the user."""
+    check_one_of(preset, PRESETS, "preset")
+    train = given.get("train", {})
+    _check_given(preset, train)
+    choice = PRESETS[preset](facts)
+    settings = {group: dict(values) for group, values in choice.settings.items()}
+    if "epochs" in train:  # the user's epochs replace the steps of the preset
+        settings["train"].pop("steps", None)
+    if train.keys() & {"epochs", "steps"}:
+        settings["train"].pop("minutes", None)
+    if facts.layers == 0:  # a model on words has its own solver or rates
+        return Choice({})
+    return Choice(settings, _sentences(preset, facts, settings, given, choice.reasons))
+
+
+def _check_given(preset: str, train: Mapping[str, Any]) -> None:
+    """Raise if settings of the user contradict each other or the preset."""
+    length = next((name for name in ("steps", "epochs") if name in train), None)
+    if "minutes" in train and not train["minutes"] > 0:
+        raise ConfigError(f"train.minutes is {train['minutes']}; expected more than 0 minutes")
+    if train.get("minutes") and length:
+        raise ConfigError(
+            f"train.minutes is {train['minutes']:g} and train.{length} is {train[length]}: a time limit chooses the "
+            f"number of steps; leave one of the two out"
+        )
+    if train.get("minutes") and preset == "paper":
+        raise ConfigError("the preset paper trains as published, without a time limit; use another preset, or no limit")
+    if preset == "fast" and train.get("freeze", FROZEN) < FROZEN:
+        raise ConfigError(
+            f"the preset fast does not train the encoder, but train.freeze is {train['freeze']}; use the preset auto"
+        )
+
+
+def _auto(facts: Facts) -> Choice:
+    """The best model that we know. The runs behind each rule are in experiments/results/presets."""
+    sampled = facts.labels > MANY_LABELS
+    weighted = facts.labels <= MAX_NAMED
+    single = facts.paths <= MAX_PATHS_ZLPR
+    model: dict[str, Any] = {
+        # Dev micro / macro F1 with and without tree: wos 82.5 / 73.4 and 83.1 / 74.5, attack 87.5 / 31.0 and
+        # 87.7 / 32.3, arxiv 70.8 / 58.9 and 70.9 / 58.9; contrast brought nothing in earlier ablations.
+        "classifier": "text",
+        "contrast": 0.0,
+        # zlpr and bce: attack 87.7 / 32.3 and 87.0 / 30.4, wos 83.1 / 74.5 and 82.8 / 74.8, ICD-10-CM 79.4 / 40.4 and
+        # 78.3 / 37.4; with 1.7 paths per document, arxiv 70.0 / 57.6 and 70.3 / 57.8.
+        "loss": "zlpr" if single and not sampled else "bce",
+        # Without names: wos 81.2 / 72.1, with them 82.0 / 74.2 (two seeds).
+        "name_weight": 10.0 if facts.has_names and weighted else 0.0,
+        # arxiv with units 70.9 / 58.9, without 70.3 / 57.8; with zlpr on wos 82.9 / 73.3 and 83.1 / 74.5.
+        "leaf_units": min(MAX_UNITS, MAX_ALL_UNITS // facts.labels) if weighted and not single else 0,
+    }
+    small = facts.documents < SMALL
+    steps = _steps(facts)
+    train = {
+        "batch_size": 32 if small else 64,
+        "steps": 2 * steps if small else steps,
+        "evaluations": 5 if facts.device == "cuda" else 1,
+        "patience": NEVER,
+        "encoder_lr": next(rate for width, rate in ENCODER_RATES.items() if facts.width <= width),
+        "lr": 1e-3,
+        "classifier_lr": 3e-3,
+        "warmup": 0.1,
+        "schedule": "linear",
+        "clip": 1.0,
+        "head_start": "off",
+        "ensemble": True,
+        "minutes": CPU_MINUTES if facts.device == "cpu" else 0.0,
+    }
+    reasons = ("tree and contrast are off: on dev, models without them were as good",)
+    return Choice({"model": model, "train": train, "data": {"max_length": 512}, "decode": {}}, reasons)
+
+
+def _steps(facts: Facts) -> int:
+    """Steps of 64 documents: more with more labels, a little more with more documents, at most `MAX_EPOCHS` epochs.
+
+    Half and twice as many on dev: wos (this gives 1,130) 82.5 / 71.9, 83.1 / 74.5, 82.4 / 73.1 with 512, 1,024 and
+    2,048; attack (3,345) 86.7 / 29.1, 87.7 / 32.3, 88.1 / 31.5 with 1,024, 2,048 and 4,096; arxiv (1,720) 69.4 / 57.2
+    and 70.0 / 57.6 with 768 and 1,536.
+    """
+    steps = 17 * facts.labels**0.5 * facts.documents**0.2
+    most = max(MAX_EPOCHS * facts.documents / 64, MIN_STEPS)
+    return int(min(steps, most, MAX_STEPS))
+
+
+def _paper(facts: Facts) -> Choice:
+    """HILL as published, with the values for WOS, the paper's first data set; trees and loss of the released code."""
+    model = {
+        "pooling": "cls",
+        "height": 3,
+        "method": "authors",
+        "contrast": 0.001,
+        "contrast_labels": 0,
+        "temperature": 1.0,
+        "negatives": "all",
+        "classifier": "concat",
+        "readout": "sum",
+        "loss": "bce",
+        "name_weight": 0.0,
+        "leaf_units": 0,
+    }
+    train = {
+        "batch_size": 24,
+        "encoder_lr": 3e-5,
+        "lr": 1e-3,
+        "classifier_lr": 0.0,
+        "warmup": 2000.0,
+        "schedule": "constant",
+        "clip": 0.0,
+        "epochs": 200,
+        "patience": 10,
+        "precision": "fp32",
+        "head_start": "off",
+        "ensemble": False,
+    }
+    decode = {"strategy": "raw", "threshold": 0.5, "tune": "off", "calibrate": "off"}
+    return Choice({"model": model, "train": train, "data": {"max_length": 512}, "decode": decode})
+
+
+def _fast(facts: Facts) -> Choice:
+    """As auto, on vectors of the frozen encoder, which are computed once."""
+    auto = _auto(facts)
+    train = auto.settings["train"] | {"freeze": FROZEN, "steps": 2 * auto.settings["train"]["steps"]}
+    reason = "fast: the encoder is not trained; its vectors are computed once"
+    return Choice(auto.settings | {"train": train}, (*auto.reasons, reason))
+
+
+PRESETS: dict[str, Callable[[Facts], Choice]] = {"auto": _auto, "paper": _paper, "fast": _fast}
+
+
+def _sentences(preset: str, facts: Facts, settings: Groups, given: Groups, reasons: tuple[str, ...]) -> tuple[str, ...]:
+    """What a training prints before it starts."""
+    train = settings["train"] | given.get("train", {})
+    model = settings["model"] | given.get("model", {})
+    size, per_epoch = train["batch_size"], max(math.ceil(facts.documents / train["batch_size"]), 1)
+    steps = train.get("steps") or train["epochs"] * per_epoch
+    paths = "one path each" if facts.paths < 1.05 else f"{facts.paths:.1f} paths each"
+    names = ", label names" if model.get("name_weight") else ""
+    mixed = ", mixed with a linear model" if train.get("ensemble") else ""
+    first = (
+        f"preset {preset}: {facts.documents:,} documents, {facts.labels:,} labels, {paths} → {steps:,} steps of {size} "
+        f"({steps / per_epoch:.1f} epochs), loss {model['loss']}{names}{mixed}"
+    )
+    return (first, *reasons)
+
+
+# Time limits
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Settings with which a training ends in time, seconds that its end is expected to take, and a sentence."""
+
+    settings: Groups
+    reserved: float
+    reason: str
+
+
+# What a shorter training costs, in points of micro F1 on dev; the runs are in experiments/results/presets.
+STEP_LOSS = 0.6
+"""2^-h of the steps cost this times h^1.5: half 0.6 (wos), 0.6 (arxiv), 1.0 (attack), a quarter 1.5 to 1.9."""
+LENGTH_LOSS = 8.0
+"""Times the share of tokens that are cut off: 128 tokens cost 5.9 on wos and 0.9 on arxiv."""
+HALF_LOSS = 1.0
+"""Freezing the lower half of the encoder: 1.0 (wos), 0.2 (arxiv), 1.5 (attack)."""
+FROZEN_LOSS = 8.0
+"""Freezing the whole encoder: 17 (wos), 6 (arxiv), 15 (attack), of which a linear model beside it makes up a part."""
+MARGIN = 0.9
+"""Share of the time that is planned."""
+TUNING_SECONDS = 5.0
+"""Time for tuning and saving."""
+MAX_DEV_SHARE = 0.1
+"""Share of the time in which dev is scored; of more dev documents, a sample is used."""
+LENGTHS = (512, 256, 128, 64)
+
+
+def fit_to_time(
+    settings: Groups, speed: Any, lengths: IntArray, layers: int, documents: int, dev: int, test: int, seconds: float
+) -> Plan:
+    """Choose frozen layers, maximum length, steps and dev documents with which a training ends in this many seconds.
+
+    Args:
+        settings: all settings; steps and length are those that would be best without a limit.
+        speed: seconds per document (`hill.train.timing.Speed`), measured with the lengths below.
+        lengths: tokens per document of a sample.
+        layers: layers of the encoder.
+        documents: training documents.
+        dev: dev documents.
+        test: documents that are scored after training.
+        seconds: the time that is left.
+    """
+    train, length = settings["train"], settings["data"]["max_length"]
+    size = train["batch_size"] * train["accumulate"]
+    wanted = train["steps"] or train["epochs"] * math.ceil(documents / size)
+    best: tuple[float, Plan] | None = None
+    for most in (each for each in LENGTHS if each <= max(length, LENGTHS[-1])):
+        kept = float(np.minimum(lengths, most).sum() / max(lengths.sum(), 1))
+        predict = speed.predict * kept
+        used = int(min(dev, max(MAX_DEV_SHARE * seconds / predict, 50)))
+        end = predict * (used + test) + TUNING_SECONDS
+        for freeze in dict.fromkeys((train["freeze"], max(train["freeze"], layers // 2), layers)):
+            left, loss = MARGIN * seconds - end, LENGTH_LOSS * (1 - kept)
+            if freeze >= layers:
+                left -= predict * documents
+                cost, loss = speed.head, loss + FROZEN_LOSS * (train["freeze"] < layers)
+            else:
+                cost = speed.train * kept * (3 * layers - 2 * freeze) / (3 * layers)
+                loss += HALF_LOSS * (freeze > train["freeze"])
+            steps = int(min(left / (cost * size), wanted))
+            if steps < 1:
+                continue
+            loss += STEP_LOSS * math.log2(wanted / steps) ** 1.5
+            if best is None or loss < best[0] - 1e-9:
+                best = loss, _plan(most, freeze, layers, steps, wanted, used, dev, end, left)
+    if best is None:
+        raise ConfigError(
+            f"{seconds / 60:.1f} minutes are left, but scoring {dev + test:,} documents and one step take longer; "
+            "allow more minutes"
+        )
+    return best[1]
+
+
+def _plan(
+    length: int, freeze: int, layers: int, steps: int, wanted: int, used: int, dev: int, end: float, left: float
+) -> Plan:
+    parts = [f"{steps:,} of {wanted:,} steps" if steps < wanted else f"all {steps:,} steps", f"{length} tokens"]
+    if freeze:
+        parts.append("encoder frozen" if freeze >= layers else f"{freeze} of {layers} layers frozen")
+    if used < dev:
+        parts.append(f"{used:,} of {dev:,} dev documents")
+    settings: Groups = {
+        "train": {"steps": steps, "freeze": freeze, "evaluations": 1},
+        "data": {"max_length": length, "max_dev": used if used < dev else 0},
+    }
+    return Plan(settings, end, f"to end in time: {', '.join(parts)}")
