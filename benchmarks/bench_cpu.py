@@ -44,7 +44,7 @@ def untrained() -> HillClassifier:
     """An untrained HILL on minilm with 150 labels; its speed does not depend on the weights."""
     labels = [Label(f"l{i}", f"label {i}", (f"l{i // 6 - 1}",) if i >= 6 else ()) for i in range(150)]
     settings: dict[str, dict[str, Any]] = {"train": {"epochs": 1, "device": "cpu"}, "data": {"max_length": LENGTH}}
-    classifier = HillClassifier(Taxonomy(labels), settings=settings)
+    classifier = HillClassifier(Taxonomy(labels), settings=settings, preset=None)
     return classifier.fit([f"text number {i}" for i in range(8)], [[f"l{140 + i}"] for i in range(8)])
 
 

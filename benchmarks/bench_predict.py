@@ -51,7 +51,7 @@ def make_model(folder: Path, shape: str) -> None:
     taxonomy = Taxonomy(roots + [Label(f"l{i}", f"l{i}", (f"r{i % 7}",)) for i in range(134)])
     settings: Groups = {"model": {"encoder": str(encoder)}, "train": {"epochs": 1, "head_start": "off"}}
     texts = ["w1 w2 w3", "w4 w5", "w6 w7"] * 4
-    classifier = HillClassifier(taxonomy, "hill", settings).fit(texts, [["l1"], ["l2"], ["l3"]] * 4)
+    classifier = HillClassifier(taxonomy, "hill", settings, preset=None).fit(texts, [["l1"], ["l2"], ["l3"]] * 4)
     classifier.save(folder / "model")
 
 

@@ -36,7 +36,7 @@ def train(data: Path, model: str, encoder: str, plain: bool, seed: int, epochs: 
         "train": {**rates, "seed": seed},
         "data": {"max_length": 320},
     }
-    classifier = HillClassifier(taxonomy, model, settings)
+    classifier = HillClassifier(taxonomy, model, settings, preset=None)
     start = time.perf_counter()
     with TemporaryDirectory() as scratch:
         for _ in classifier.training(documents, Path(scratch)):

@@ -42,7 +42,7 @@ def make_models(folder: Path) -> dict[str, list[str]]:
     taxonomy = Taxonomy([Label("sport", "sport"), *(Label(name, name, ("sport",)) for name in ("tennis", "golf"))])
     texts = ["the ball is over the net", "the ball is in the hole"] * 8
     settings: Groups = {"model": {"encoder": "minilm"}, "train": {"epochs": 1}}
-    classifier = HillClassifier(taxonomy, "flat", settings).fit(texts, [["tennis"], ["golf"]] * 8)
+    classifier = HillClassifier(taxonomy, "flat", settings, preset=None).fit(texts, [["tennis"], ["golf"]] * 8)
     classifier.save(folder / "minilm")
     export_onnx(classifier, folder / "onnx")
     return {

@@ -62,7 +62,7 @@ def train(depth: str, model: str, folder: Path, assignments: list[str]) -> dict[
     assert settings["model"].pop("name") == model
     taxonomy = read_taxonomy(folder / "taxonomy.tsv")
     data = read_data(folder, taxonomy)
-    classifier = HillClassifier(taxonomy, model, settings)
+    classifier = HillClassifier(taxonomy, model, settings, preset=None)
     curve, steps, start = [], 0, time.perf_counter()
     with TemporaryDirectory() as scratch, training_progress(classifier.train_config.metric) as bar:
         for report in classifier.training(data, Path(scratch) / "run"):

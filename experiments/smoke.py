@@ -80,7 +80,7 @@ def frequency_guess(train: Documents, dev: Documents, taxonomy: Taxonomy) -> dic
 def run(name: str, data: dict[str, Documents], taxonomy: Taxonomy, encoder: str) -> dict[str, Any]:
     """Train a row; returns its settings, dev curve and time."""
     model = ROWS[name][0]
-    classifier = HillClassifier(taxonomy, model, settings_of(name, encoder))
+    classifier = HillClassifier(taxonomy, model, settings_of(name, encoder), preset=None)
     start, curve = time.perf_counter(), []
     with tempfile.TemporaryDirectory() as scratch:
         for report in classifier.training(data, Path(scratch)):

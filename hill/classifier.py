@@ -8,7 +8,7 @@ import reprlib
 import threading
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -59,8 +59,9 @@ ENSEMBLE_FILE = "ensemble.json"
 MEMBER_FOLDER = re.compile(r"member-\d{1,3}")
 MEMBER_SHARE = 0.3
 """Share of a time limit that fitting the linear model may take."""
-TIMED_DOCUMENTS = 96
-"""Training documents on which the speed is measured."""
+MEASURED_SHARE = 0.03
+"""Share of a time limit in which the speed is measured, on up to `TIMED_DOCUMENTS` training documents."""
+TIMED_DOCUMENTS = 64
 
 
 @dataclass(frozen=True)
@@ -276,10 +277,9 @@ class HillClassifier(Predictor, ModelHubMixin):
             return []
         config = self.model_config
         shape = encoder_shape(config.encoder) if config.text == "transformer" else (0, 0)
-        choice = choose(preset, describe(train, self.taxonomy, shape, device.type), self.name, given)
-        fields = config.__dataclass_fields__
-        model = {name: value for name, value in choice.settings.get("model", {}).items() if name in fields}
-        self._set_chosen(choice.settings | {"model": model})
+        facts = describe(train, self.taxonomy, shape, device.type)
+        choice = choose(preset, facts, {field.name for field in fields(config)}, given)
+        self._set_chosen(choice.settings)
         return list(choice.reasons)
 
     def _fit_member(
@@ -307,7 +307,7 @@ class HillClassifier(Predictor, ModelHubMixin):
         """Measure the speed and choose settings with which the training ends in time."""
         sample = train.sample(TIMED_DOCUMENTS)
         tokens = tokenize(sample.texts, self.stored.tokenizer, self.max_length)
-        speed = measure_speed(session, Split(tokens, sample.labels))
+        speed = measure_speed(session, Split(tokens, sample.labels), MEASURED_SHARE * seconds)
         layers = encoder_shape(self.model_config.encoder)[0] if self.model_config.text == "transformer" else 0
         plan = fit_to_time(self.settings(), speed, tokens.lengths, layers, len(train), dev, test, seconds)
         if not resume:

@@ -60,7 +60,7 @@ def run_demo(categories: bool, out: Path, settings: Groups = SETTINGS, per_block
         highlight=False,
     )
     linear = score_linear(data, taxonomy)
-    classifier = HillClassifier(taxonomy, "hill", settings)
+    classifier = HillClassifier(taxonomy, "hill", settings, preset=None)
     with training_progress(classifier.train_config.metric) as bar:
         for event in classifier.training(data, out):
             bar.show(event)
@@ -101,7 +101,7 @@ def _write_data(data: dict[str, Documents], taxonomy: Taxonomy, folder: Path) ->
 
 def score_linear(data: dict[str, Documents], taxonomy: Taxonomy) -> dict[str, Any]:
     """Train and evaluate the linear model; like HILL, it predicts the best path."""
-    classifier = HillClassifier(taxonomy, "linear", LINEAR_SETTINGS)
+    classifier = HillClassifier(taxonomy, "linear", LINEAR_SETTINGS, preset=None)
     with TemporaryDirectory() as scratch, training_progress(classifier.train_config.metric) as bar:
         for event in classifier.training(data, Path(scratch)):
             if isinstance(event, StageProgress):  # dev scores before decoding would be misleading

@@ -7,7 +7,7 @@ that a training ends in a given time. Both are pure functions. Settings of the u
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,20 +92,29 @@ class Choice:
     reasons: tuple[str, ...] = ()
 
 
-def choose(preset: Any, facts: Facts, model: str, given: Groups) -> Choice:
-    """The settings of a preset for these facts and this model; `given` are the settings of the user."""
+def choose(preset: Any, facts: Facts, model_settings: Collection[str], given: Groups) -> Choice:
+    """The settings of a preset for these facts.
+
+    Args:
+        preset: the name of the preset.
+        facts: what is known before training.
+        model_settings: the settings that the model has; others are left out.
+        given: the settings of the user, which override those of the preset.
+    """
     check_one_of(preset, PRESETS, "preset")
     train = given.get("train", {})
     _check_given(preset, train)
+    if facts.layers == 0:  # models on words have solvers or rates of their own
+        return Choice({})
     choice = PRESETS[preset](facts)
     settings = {group: dict(values) for group, values in choice.settings.items()}
+    settings["model"] = {name: value for name, value in settings["model"].items() if name in model_settings}
     if "epochs" in train:  # the user's epochs replace the steps of the preset
         settings["train"].pop("steps", None)
     if train.keys() & {"epochs", "steps"}:
         settings["train"].pop("minutes", None)
-    if facts.layers == 0:  # a model on words has its own solver or rates
-        return Choice({})
-    return Choice(settings, _sentences(preset, facts, settings, given, choice.reasons))
+    reasons = choice.reasons if "contrast" in model_settings else ()
+    return Choice(settings, (_summary(preset, facts, settings, given), *reasons))
 
 
 def _check_given(preset: str, train: Mapping[str, Any]) -> None:
@@ -222,20 +231,20 @@ def _fast(facts: Facts) -> Choice:
 PRESETS: dict[str, Callable[[Facts], Choice]] = {"auto": _auto, "paper": _paper, "fast": _fast}
 
 
-def _sentences(preset: str, facts: Facts, settings: Groups, given: Groups, reasons: tuple[str, ...]) -> tuple[str, ...]:
-    """What a training prints before it starts."""
+def _summary(preset: str, facts: Facts, settings: Groups, given: Groups) -> str:
+    """The sentence that a training prints before it starts."""
     train = settings["train"] | given.get("train", {})
     model = settings["model"] | given.get("model", {})
     size, per_epoch = train["batch_size"], max(math.ceil(facts.documents / train["batch_size"]), 1)
     steps = train.get("steps") or train["epochs"] * per_epoch
     paths = "one path each" if facts.paths < 1.05 else f"{facts.paths:.1f} paths each"
     names = ", label names" if model.get("name_weight") else ""
+    units = f", {model['leaf_units']} units per label" if model.get("leaf_units") else ""
     mixed = ", mixed with a linear model" if train.get("ensemble") else ""
-    first = (
+    return (
         f"preset {preset}: {facts.documents:,} documents, {facts.labels:,} labels, {paths} → {steps:,} steps of {size} "
-        f"({steps / per_epoch:.1f} epochs), loss {model['loss']}{names}{mixed}"
+        f"({steps / per_epoch:.1f} epochs), loss {model['loss']}{names}{units}{mixed}"
     )
-    return (first, *reasons)
 
 
 # Time limits

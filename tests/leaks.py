@@ -41,7 +41,7 @@ def run_cycle(name: str, encoder: Path, folder: Path, seed: int) -> None:
     model = {} if name == "linear" else {"encoder": str(encoder), "height": 2}
     settings = {"model": model, "train": {"epochs": 1, "batch_size": 8, "seed": seed, "device": "cpu"}}
     texts, labels = toy_documents(24, seed)
-    HillClassifier(animals_taxonomy(), name, settings).fit(texts, labels).save(folder)
+    HillClassifier(animals_taxonomy(), name, settings, preset=None).fit(texts, labels).save(folder)
     loaded = HillClassifier.load(folder, device="cpu")
     loaded.predict(texts)
     loaded.explain(texts[0], method="gradient" if name == "hill" else "integrated").html()

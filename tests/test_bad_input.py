@@ -251,7 +251,7 @@ def test_a_model_that_is_too_large_for_any_machine() -> None:
     """A GRU with 3 x 10^12 weights, which are 12 TB."""
     settings: dict[str, Any] = {"model": {"text": "rcnn", "word_width": 10**6, "gru_width": 10**6}}
     with pytest.raises(ConfigError, match=r"not enough memory \(.*memory.*\); lower train.batch_size, .* the widths"):
-        HillClassifier(animals_taxonomy(), settings=settings).fit(*toy_documents(8, 0))
+        HillClassifier(animals_taxonomy(), settings=settings, preset=None).fit(*toy_documents(8, 0))
 
 
 def test_which_errors_are_for_want_of_memory() -> None:
@@ -346,9 +346,18 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "encode a string": (lambda: ANIMALS.encode("bat"), "labels is 'bat'; expected a list of labels"),
     "encode numbers": (lambda: ANIMALS.encode([1]), "label 1 is not a string"),  # type: ignore[list-item]
     "encode bytes": (lambda: ANIMALS.encode([b"p"]), "label b'p' is not a string"),  # type: ignore[list-item]
-    "indicator of None": (lambda: HillClassifier(ANIMALS).indicator(None), "labels is None; expected a list"),  # type: ignore[arg-type]
-    "indicator of numbers": (lambda: HillClassifier(ANIMALS).indicator([1]), r"labels\[0\] is 1; expected a label"),  # type: ignore[list-item]
-    "indicator of a matrix": (lambda: HillClassifier(ANIMALS).indicator(ONES), "labels is of type ndarray and shape"),  # type: ignore[arg-type]
+    "indicator of None": (
+        lambda: HillClassifier(ANIMALS, preset=None).indicator(None),
+        "labels is None; expected a list",
+    ),  # type: ignore[arg-type]
+    "indicator of numbers": (
+        lambda: HillClassifier(ANIMALS, preset=None).indicator([1]),
+        r"labels\[0\] is 1; expected a label",
+    ),  # type: ignore[list-item]
+    "indicator of a matrix": (
+        lambda: HillClassifier(ANIMALS, preset=None).indicator(ONES),
+        "labels is of type ndarray and shape",
+    ),  # type: ignore[arg-type]
     "language": (lambda: read_taxonomy("t.tsv", 3), "language is 3; expected a code such as 'en'"),  # type: ignore[arg-type]
     "data without a taxonomy": (lambda: read_data("x.jsonl", None), "taxonomy is None; expected a Taxonomy"),  # type: ignore[arg-type]
     "writing no taxonomy": (lambda: write_taxonomy(None, "t.json"), "taxonomy is None; expected a Taxonomy"),  # type: ignore[arg-type]
@@ -376,7 +385,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
             "data": lambda given: read_data(given, ANIMALS),
             "folder": HillClassifier.load,
             "pretrained_model_name_or_path": HillClassifier.from_pretrained,
-            "out": lambda given: HillClassifier(ANIMALS, "linear").fit(*toy_documents(9, 0), out=given),
+            "out": lambda given: HillClassifier(ANIMALS, "linear", preset=None).fit(*toy_documents(9, 0), out=given),
         }.items()
         if (name, given) != ("out", None)
     },
@@ -398,7 +407,7 @@ def test_labels_that_are_no_strings_are_not_in_a_taxonomy() -> None:
 
 
 def test_names_that_are_too_long_for_the_disk(tmp_path: Path) -> None:
-    long, model = tmp_path / ("x" * 300), HillClassifier(ANIMALS, "linear").fit(*toy_documents(20, 0))
+    long, model = tmp_path / ("x" * 300), HillClassifier(ANIMALS, "linear", preset=None).fit(*toy_documents(20, 0))
     for use in (
         lambda: read_taxonomy(long),
         lambda: read_data(long, ANIMALS),
@@ -406,7 +415,7 @@ def test_names_that_are_too_long_for_the_disk(tmp_path: Path) -> None:
         lambda: HillClassifier.load(long),
         lambda: model.save(long),
         lambda: model.evaluate(long),
-        lambda: HillClassifier(ANIMALS, "linear").fit(*toy_documents(20, 0), out=long),
+        lambda: HillClassifier(ANIMALS, "linear", preset=None).fit(*toy_documents(20, 0), out=long),
         lambda: load_pretrained(str(long)),
     ):
         with pytest.raises(HillError, match=r"File name too long|does not exist"):
@@ -421,7 +430,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with data, a taxonomy, a model, and what is none of these."""
     folder = tmp_path_factory.mktemp("place")
     texts, labels = toy_documents(40, 0)
-    HillClassifier(ANIMALS, "linear").fit(texts, labels).save(folder / "model")
+    HillClassifier(ANIMALS, "linear", preset=None).fit(texts, labels).save(folder / "model")
     write_taxonomy(ANIMALS, folder / "t.json")
     records = ({"text": text, "labels": given} for text, given in zip(texts, labels, strict=True))
     (folder / "train.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))

@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model whose test metrics were taken, as `hill train` leaves it; no document is a bat."""
     folder = tmp_path_factory.mktemp("card") / "model"
     data = {name: label_documents(*without_bats(*of), animals_taxonomy()) for name, of in SPLITS.items()}
-    classifier = HillClassifier(animals_taxonomy(), "linear", {"decode": {"strategy": "closure"}})
+    classifier = HillClassifier(animals_taxonomy(), "linear", {"decode": {"strategy": "closure"}}, preset=None)
     for _ in classifier.training(data, folder):
         pass
     classifier.metrics = classifier.evaluate(data["test"]) | {"split": "test"}
@@ -121,7 +121,10 @@ def test_settings_can_be_used_for_training_again(folder: Path, tmp_path: Path) -
     assert found["model"].pop("name") == "linear" and found == config["settings"]
     (tmp_path / "run.toml").write_text(block)
     settings = read_settings(tmp_path / "run.toml", [], ("model", "train", "data", "decode"))
-    assert HillClassifier(animals_taxonomy(), settings["model"].pop("name"), settings).settings() == config["settings"]
+    assert (
+        HillClassifier(animals_taxonomy(), settings["model"].pop("name"), settings, preset=None).settings()
+        == config["settings"]
+    )
 
 
 def test_versions_are_those_in_use(folder: Path) -> None:
@@ -221,7 +224,9 @@ def test_the_card_of_an_older_model_has_fewer_facts(folder: Path, tmp_path: Path
 
 
 def test_a_held_out_dev_set_is_stated(tmp_path: Path) -> None:
-    HillClassifier(animals_taxonomy(), "linear").fit(*toy_documents(30, 1)).save_pretrained(tmp_path / "model")
+    HillClassifier(animals_taxonomy(), "linear", preset=None).fit(*toy_documents(30, 1)).save_pretrained(
+        tmp_path / "model"
+    )
     card = (tmp_path / "model" / "README.md").read_text()
     assert "dev documents were held out at random from the training documents" in card and "| % | dev |" in card
     assert [row[:2] for row in table(card, "split")] == [["train", "27"], ["dev", "3"]]

@@ -30,7 +30,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def fitted(tiny_encoder: Path) -> HillClassifier:
     settings = SETTINGS | {"model": SETTINGS["model"] | {"encoder": str(tiny_encoder)}}
-    return HillClassifier(animals_taxonomy(), settings=settings).fit(*toy_documents(96, 1))
+    return HillClassifier(animals_taxonomy(), settings=settings, preset=None).fit(*toy_documents(96, 1))
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_a_saved_model_is_the_same_to_the_bit(fitted: HillClassifier, saved: Pat
 def test_thresholds_by_label_are_saved(tiny_encoder: Path, tmp_path: Path) -> None:
     decode = {"strategy": "closure", "tune": "label"}
     settings = SETTINGS | {"model": SETTINGS["model"] | {"encoder": str(tiny_encoder)}, "decode": decode}
-    model = HillClassifier(animals_taxonomy(), settings=settings).fit(*toy_documents(60, 1))
+    model = HillClassifier(animals_taxonomy(), settings=settings, preset=None).fit(*toy_documents(60, 1))
     assert model.thresholds is not None and model.thresholds.shape == (7,)
     model.save(tmp_path / "model")
     texts = toy_documents(20, 5)[0]
@@ -149,10 +149,10 @@ def test_dev_is_scored_once_per_epoch_and_once_after_training(monkeypatch: pytes
 
     monkeypatch.setattr(Inference, "scores", counted)
     settings: Any = {"data": {"dev_share": 0.25}, "decode": {"strategy": "closure", "tune": "global"}}
-    kept = HillClassifier(animals_taxonomy(), "linear", settings).fit(*toy_documents(40, 1))
+    kept = HillClassifier(animals_taxonomy(), "linear", settings, preset=None).fit(*toy_documents(40, 1))
     assert calls == [10, 10]  # the linear model has one epoch
     monkeypatch.setattr("hill.classifier.MAX_DEV_SCORES", 1)
-    again = HillClassifier(animals_taxonomy(), "linear", settings).fit(*toy_documents(40, 1))
+    again = HillClassifier(animals_taxonomy(), "linear", settings, preset=None).fit(*toy_documents(40, 1))
     assert calls[2:] == [10, 10, 10]  # too large to keep
     assert again.metrics == kept.metrics and again.decode_config == kept.decode_config
 
@@ -171,7 +171,7 @@ def test_a_foreign_taxonomy_is_refused(saved: Path) -> None:
 def test_nothing_works_before_fit(animals: Taxonomy, tmp_path: Path) -> None:
     for call in (lambda c: c.predict(["x"]), lambda c: c.save(tmp_path)):
         with pytest.raises(ConfigError, match="has not learned anything yet"):
-            call(HillClassifier(animals))
+            call(HillClassifier(animals, preset=None))
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_nothing_works_before_fit(animals: Taxonomy, tmp_path: Path) -> None:
 )
 def test_what_cannot_be_learned_from(animals: Taxonomy, texts: Any, labels: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        HillClassifier(animals).fit(texts, labels)
+        HillClassifier(animals, preset=None).fit(texts, labels)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,11 @@ def test_invalid_evaluation_data(fitted: HillClassifier, tmp_path: Path) -> None
     ):
         fitted.evaluate(read_data(tmp_path, others)["test"])
     with pytest.raises(DataError, match=r"labels of the shape \(1, 1\); expected \(1, 7\)"):
-        list(HillClassifier(animals_taxonomy()).training({"train": read_data(tmp_path, others)["test"]}, tmp_path))
+        list(
+            HillClassifier(animals_taxonomy(), preset=None).training(
+                {"train": read_data(tmp_path, others)["test"]}, tmp_path
+            )
+        )
     (tmp_path / "test.jsonl").write_text("")
     (tmp_path / "train.jsonl").write_text('{"text": "wing", "labels": ["p"]}\n')
     with pytest.raises(DataError, match="there are no documents to evaluate"):
@@ -251,7 +255,7 @@ def test_invalid_evaluation_data(fitted: HillClassifier, tmp_path: Path) -> None
 @pytest.mark.parametrize("data", [None, "data", {"train": ["text"]}])
 def test_invalid_training_data(animals: Taxonomy, tmp_path: Path, data: Any) -> None:
     with pytest.raises(DataError, match="expected documents by split, as `read_data` returns them"):
-        list(HillClassifier(animals).training(data, tmp_path))
+        list(HillClassifier(animals, preset=None).training(data, tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -286,7 +290,9 @@ def test_devices_that_cannot_be_used(fitted: HillClassifier, tmp_path: Path, dev
         pytest.skip("there is a GPU")
     message = f"the device is '{device}', which cannot be used here .*; expected auto, cpu, or cuda with a GPU"
     with pytest.raises(ConfigError, match=message):
-        HillClassifier(animals_taxonomy(), "linear", {"train": {"device": device}}).fit(*toy_documents(20, 1))
+        HillClassifier(animals_taxonomy(), "linear", {"train": {"device": device}}, preset=None).fit(
+            *toy_documents(20, 1)
+        )
     fitted.save(tmp_path / "model")
     with pytest.raises(ConfigError, match=message):
         HillClassifier.load(tmp_path / "model", device=device)
@@ -297,12 +303,12 @@ def test_devices_that_cannot_be_used(fitted: HillClassifier, tmp_path: Path, dev
 )
 def test_seeds_out_of_range(animals: Taxonomy, seed: int) -> None:
     with pytest.raises(ConfigError, match=r"train.seed is .*; expected a (finite )?number"):
-        HillClassifier(animals, "linear", {"train": {"seed": seed}}).fit(["x", "y"], ["p", "p"])
+        HillClassifier(animals, "linear", {"train": {"seed": seed}}, preset=None).fit(["x", "y"], ["p", "p"])
 
 
 def test_the_smallest_and_the_largest_seed_can_be_used() -> None:
     for seed in (0, 2**32 - 1):
-        HillClassifier(animals_taxonomy(), "linear", {"train": {"seed": seed}}).fit(*toy_documents(20, 1))
+        HillClassifier(animals_taxonomy(), "linear", {"train": {"seed": seed}}, preset=None).fit(*toy_documents(20, 1))
 
 
 def test_a_text_of_a_million_characters_is_cut(fitted: HillClassifier) -> None:
@@ -342,7 +348,7 @@ def test_files_are_predicted_in_order(fitted: HillClassifier, tmp_path: Path) ->
 
 
 def test_a_training_that_is_refused_for_its_device_leaves_no_folder(tmp_path: Path) -> None:
-    classifier = HillClassifier(animals_taxonomy(), settings={"train": {"device": "meta"}})
+    classifier = HillClassifier(animals_taxonomy(), settings={"train": {"device": "meta"}}, preset=None)
     with pytest.raises(ConfigError, match="the device is 'meta'"):
         classifier.fit(*toy_documents(20, 1), out=tmp_path / "out")
     assert not (tmp_path / "out").exists()

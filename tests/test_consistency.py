@@ -178,7 +178,7 @@ def run_training(case: Case, encoders: Path, noise: int) -> Record:
         "train": train | case.settings.get("train", {}),
         "decode": UNCHANGED | case.settings.get("decode", {}),
     }
-    classifier = HillClassifier(TAXONOMY, case.kind, settings)
+    classifier = HillClassifier(TAXONOMY, case.kind, settings, preset=None)
     data = {"train": documents(24, seed=1), "dev": documents(6, seed=2)}
     word_dropout = 0.0 if case.settings["model"].get("dropout") == 0.0 else rcnn.WORD_DROPOUT
     with (

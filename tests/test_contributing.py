@@ -48,7 +48,7 @@ def test_it_trains_by_name(animals: Taxonomy, tiny_encoder: Path) -> None:
         "train": {"epochs": 2, "batch_size": 8},
     }
     texts, labels = toy_documents(40, seed=1)
-    classifier = HillClassifier(animals, "prototypes", settings).fit(texts, labels)
+    classifier = HillClassifier(animals, "prototypes", settings, preset=None).fit(texts, labels)
     documents = label_documents(*toy_documents(20, seed=2), animals)
     assert 0 < classifier.evaluate(documents)["micro_f1"] <= 1
     assert classifier.settings()["model"]["sharpness"] == 20.0

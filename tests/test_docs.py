@@ -144,7 +144,7 @@ def run_block(block: Block, page: Path, names: dict[str, Any]) -> None:
     elif block.language == "toml":
         Path("block.toml").write_text(block.text)
         settings = read_settings(Path("block.toml"), [], GROUPS)
-        HillClassifier(LABELS, settings["model"].pop("name", "hill"), settings).get_params()
+        HillClassifier(LABELS, settings["model"].pop("name", "hill"), settings, preset=None).get_params()
 
 
 def write_lines(path: Path, count: int, seed: int) -> None:
@@ -173,7 +173,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, tiny_encoder: Path) -> Path:
     texts, labels = toy_documents(60, seed=0)
     documents = label_documents(texts, [[MEANT[label[0]]] for label in labels], LABELS)
     for model, out in {"flat": "runs/mine", "hill": "runs/old"}.items():
-        classifier = HillClassifier(LABELS, model, {"model": settings, "train": {"epochs": 1}})
+        classifier = HillClassifier(LABELS, model, {"model": settings, "train": {"epochs": 1}}, preset=None)
         for _ in classifier.training({"train": documents}, world / out):
             pass
         classifier.save(world / out)

@@ -43,7 +43,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def train(name: str, encoder: str) -> HillClassifier:
     model = {} if name == "linear" else {"encoder": encoder}
     settings: Any = {"model": model, "train": {"epochs": 2, "batch_size": 8, "seed": 7, "device": "cpu"}}
-    return HillClassifier(animals_taxonomy(), name, settings).fit(*toy_documents(40, seed=1))
+    return HillClassifier(animals_taxonomy(), name, settings, preset=None).fit(*toy_documents(40, seed=1))
 
 
 def digest(classifier: HillClassifier) -> str:

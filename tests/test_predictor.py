@@ -22,7 +22,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 @pytest.fixture(scope="module")
 def fitted(tiny_encoder: Path) -> HillClassifier:
     settings: Any = {"model": {"encoder": str(tiny_encoder), "height": 2}, "train": {"epochs": 2, "batch_size": 8}}
-    return HillClassifier(animals_taxonomy(), settings=settings).fit(*toy_documents(40, seed=1))
+    return HillClassifier(animals_taxonomy(), settings=settings, preset=None).fit(*toy_documents(40, seed=1))
 
 
 @pytest.fixture

@@ -212,7 +212,7 @@ def command(*words: str) -> Callable[[Path], object]:
 
 def warm_start(folder: Path) -> object:
     settings: Any = {"train": {"warm_start": str(folder), "epochs": 1}}
-    return HillClassifier(animals_taxonomy(), "hill", settings).fit(*toy_documents(16, 1))
+    return HillClassifier(animals_taxonomy(), "hill", settings, preset=None).fit(*toy_documents(16, 1))
 
 
 WAYS: dict[str, Callable[[Path], object]] = {
@@ -286,7 +286,7 @@ def test_a_terminal_is_not_steered(tmp_path: Path) -> None:
     steer = "\x1b]0;broken\x07\x1b[31m\x9b1m\rx"
     taxonomy = Taxonomy([Label(f"a{steer}", f"A{steer}"), Label("b", "B")])
     texts = [f"alpha{steer}", "beta"] * 6
-    HillClassifier(taxonomy, "linear").fit(texts, [[f"a{steer}"], ["b"]] * 6).save(tmp_path / "model")
+    HillClassifier(taxonomy, "linear", preset=None).fit(texts, [[f"a{steer}"], ["b"]] * 6).save(tmp_path / "model")
     for folder, names in {"one": "A", "two": f"B{steer}"}.items():
         lines = [{"id": "x", "name": names}, {"id": f"y{steer}", "name": folder}]
         (tmp_path / f"{folder}.json").write_text(json.dumps(lines))
@@ -311,7 +311,7 @@ def test_a_checkpoint_is_no_pickle(tiny_encoder: Path, tmp_path: Path, ran: Path
     def training(resume: bool) -> Any:
         settings: Any = {"model": {"encoder": str(tiny_encoder)}, "train": {"epochs": 3, "checkpoint_seconds": 0}}
         documents = label_documents(*toy_documents(16, 1), animals_taxonomy())
-        return HillClassifier(animals_taxonomy(), "flat", settings).training(
+        return HillClassifier(animals_taxonomy(), "flat", settings, preset=None).training(
             {"train": documents}, tmp_path / "out", resume
         )
 
@@ -597,7 +597,7 @@ def hostile() -> HillClassifier:
     """A model whose labels, names and descriptions look like HTML."""
     taxonomy = Taxonomy([Label(f"a{HOSTILE}", HOSTILE), Label(f"b{HOSTILE}", f"x{HOSTILE}", (f"a{HOSTILE}",), HOSTILE)])
     texts = [f"alpha {HOSTILE}", f"beta {HOSTILE}"] * 6
-    return HillClassifier(taxonomy, "linear").fit(texts, [[f"a{HOSTILE}"], [f"b{HOSTILE}"]] * 6)
+    return HillClassifier(taxonomy, "linear", preset=None).fit(texts, [[f"a{HOSTILE}"], [f"b{HOSTILE}"]] * 6)
 
 
 def pages(hostile: HillClassifier) -> dict[str, tuple[str, int]]:

@@ -105,7 +105,7 @@ def data() -> tuple[list[str], list[list[str]]]:
 
 @pytest.fixture
 def linear() -> HillClassifier:
-    return HillClassifier(animals_taxonomy(), "linear", {"decode": PLAIN})
+    return HillClassifier(animals_taxonomy(), "linear", {"decode": PLAIN}, preset=None)
 
 
 def micro_f1(labels: list[list[str]], predicted: list[list[str]]) -> float:
@@ -128,23 +128,23 @@ def test_tags_say_that_samples_are_texts_with_several_labels(linear: HillClassif
 
 def test_nothing_is_read_or_checked_before_it_is_needed(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="unknown model 'hil'; did you mean 'hill'"):
-        _ = HillClassifier("none.tsv", "hil").taxonomy
+        _ = HillClassifier("none.tsv", "hil", preset=None).taxonomy
     with pytest.raises(TaxonomyError, match=r"none.tsv"):
-        HillClassifier("none.tsv").fit(["x"], [["p"]])
-    wrong = HillClassifier(animals_taxonomy(), settings={"train": {"epocs": 3}})
+        HillClassifier("none.tsv", preset=None).fit(["x"], [["p"]])
+    wrong = HillClassifier(animals_taxonomy(), settings={"train": {"epocs": 3}}, preset=None)
     with pytest.raises(ConfigError, match="unknown setting of train 'epocs'; did you mean 'epochs'"):
         _ = wrong.taxonomy
     with pytest.raises(ConfigError, match="unknown group of settings 'trian'"):
-        HillClassifier(animals_taxonomy(), settings={"trian": {}}).settings()
+        HillClassifier(animals_taxonomy(), settings={"trian": {}}, preset=None).settings()
     write_taxonomy(animals_taxonomy(), tmp_path / "taxonomy.json")
-    late = HillClassifier(tmp_path / "later.json")
+    late = HillClassifier(tmp_path / "later.json", preset=None)
     (tmp_path / "taxonomy.json").rename(tmp_path / "later.json")
     assert late.taxonomy == animals_taxonomy() and late.get_params(deep=False)["taxonomy"] == tmp_path / "later.json"
 
 
 def test_parameters_are_kept_as_given_and_settings_are_parameters_too() -> None:
     settings: dict[str, Any] = {"train": {"epochs": 3}}
-    classifier = HillClassifier(animals_taxonomy(), settings=settings)
+    classifier = HillClassifier(animals_taxonomy(), settings=settings, preset=None)
     assert classifier.get_params(deep=False)["settings"] is settings
     deep = classifier.get_params()
     assert deep["train__epochs"] == 3 and deep["train__batch_size"] == 32 and deep["model__height"] == 3
@@ -169,7 +169,7 @@ def test_parameters_are_kept_as_given_and_settings_are_parameters_too() -> None:
     ],
 )
 def test_wrong_parameters_change_nothing(params: dict[str, Any], message: str) -> None:
-    classifier = HillClassifier(animals_taxonomy())
+    classifier = HillClassifier(animals_taxonomy(), preset=None)
     before = classifier.get_params()
     with pytest.raises(ConfigError, match=message):
         classifier.set_params(**params)
@@ -188,7 +188,9 @@ def test_parameters_set_after_fit_count_from_the_next_fit(linear: HillClassifier
 
 
 def test_a_second_fit_starts_from_the_parameters(data: Any) -> None:
-    tuned = HillClassifier(animals_taxonomy(), "linear", {"decode": PLAIN | {"tune": "global", "threshold": 0.123}})
+    tuned = HillClassifier(
+        animals_taxonomy(), "linear", {"decode": PLAIN | {"tune": "global", "threshold": 0.123}}, preset=None
+    )
     first = tuned.fit(*data).decode_config.threshold
     scores = tuned.predict_proba(data[0])
     assert first != 0.123, "it was tuned"
@@ -383,7 +385,7 @@ def test_a_grid_search_in_a_pipeline(linear: HillClassifier, data: Any) -> None:
 @pytest.mark.parametrize("model", ["linear", "hill"])
 def test_copies_and_pickles_predict_the_same(model: str, tiny_encoder: Path, data: Any) -> None:
     settings: Any = {"model": {"encoder": str(tiny_encoder), "height": 2}, "train": {"epochs": 1}}
-    fitted = HillClassifier(animals_taxonomy(), model, {} if model == "linear" else settings).fit(*data)
+    fitted = HillClassifier(animals_taxonomy(), model, {} if model == "linear" else settings, preset=None).fit(*data)
     scores, pickled = fitted.predict_proba(data[0]), pickle.dumps(fitted)
     for other in (pickle.loads(pickled), copy.deepcopy(fitted), copy.copy(fitted)):
         assert np.array_equal(other.predict_proba(data[0]), scores) and other.predict(data[0]) == fitted.predict(
@@ -392,7 +394,9 @@ def test_copies_and_pickles_predict_the_same(model: str, tiny_encoder: Path, dat
         assert other.metrics == fitted.metrics and other.get_params() == fitted.get_params()
     weights = sum(weight.nbytes for weight in fitted.stored.model.state_dict().values())
     assert model == "linear" or len(pickled) < 2 * weights + 60_000, "there is no optimiser"
-    assert pickle.loads(pickle.dumps(HillClassifier("x.tsv"))).get_params(deep=False)["taxonomy"] == "x.tsv"
+    assert (
+        pickle.loads(pickle.dumps(HillClassifier("x.tsv", preset=None))).get_params(deep=False)["taxonomy"] == "x.tsv"
+    )
 
 
 def test_scikit_learn_is_needed_for_nothing_but_its_own_tools(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -400,7 +404,7 @@ def test_scikit_learn_is_needed_for_nothing_but_its_own_tools(monkeypatch: pytes
         assert not re.search(r"^\s*(import|from) sklearn", file.read_text(), re.MULTILINE), file
     for name in [module for module in sys.modules if module.split(".")[0] == "sklearn"]:
         monkeypatch.setitem(sys.modules, name, None)
-    classifier = HillClassifier(animals_taxonomy()).set_params(train__epochs=2)
+    classifier = HillClassifier(animals_taxonomy(), preset=None).set_params(train__epochs=2)
     assert classifier.get_params()["train__epochs"] == 2 and classifier.indicator([["p"]]).sum() == 1
     with pytest.raises(
         ConfigError, match=r"needs sklearn, which is not installed; run: pip install 'hill-htc\[sklearn\]'"

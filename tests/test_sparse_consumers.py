@@ -86,7 +86,7 @@ def test_server(both: list[Given]) -> None:
 def test_a_matrix_of_labels_and_an_explanation() -> None:
     texts, labels = toy_documents(120, 1)
     taxonomy = animals_taxonomy()
-    classifier = HillClassifier(taxonomy, "linear", {"decode": {"keep": 4}})
+    classifier = HillClassifier(taxonomy, "linear", {"decode": {"keep": 4}}, preset=None)
     matrix = classifier.indicator(labels)
     classifier.fit(texts, matrix)
     found = classifier.predict_indicator(texts[:30])

@@ -151,7 +151,7 @@ def test_what_is_chosen_in_training_is_chosen_of_sparse_scores_too(
 
 def test_a_classifier_that_keeps_some_scores(tmp_path: Path) -> None:
     settings = {"decode": {"keep": 4, "tune": "level"}}
-    classifier = HillClassifier(animals_taxonomy(), "linear", settings).fit(*toy_documents(120, 1))
+    classifier = HillClassifier(animals_taxonomy(), "linear", settings, preset=None).fit(*toy_documents(120, 1))
     unseen, gold = toy_documents(40, 2)
     assert classifier.score(unseen, gold) > 0.8 and classifier.metrics["violations"] == 0
     scores = classifier.predict_proba(unseen)

@@ -43,6 +43,11 @@ class Tokens:
         """Tokens per document."""
         return np.diff(self.starts)
 
+    def take(self, documents: IntArray) -> "Tokens":
+        """The tokens of these documents."""
+        ids = [self[document] for document in documents] or [self.ids[:0]]
+        return Tokens(np.concatenate(ids), np.cumsum([0, *self.lengths[documents]], dtype=np.int64))
+
     def pad(
         self, documents: IntArray, pad: int, length: int | None = None
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -215,7 +215,7 @@ NO_EXTRA = Extra()
 
 def execute_run(run: Run, source: DatasetInfo, extra: Extra) -> Iterator[TrainingEvent]:
     """Train, or resume training, evaluate on dev and test, and save the record and the predictions."""
-    classifier = HillClassifier(source.taxonomy, run.row.model, run.settings)
+    classifier = HillClassifier(source.taxonomy, run.row.model, run.settings, preset=None)
     splits = dict(source.documents)
     if "dev" not in splits:
         seed = classifier.train_config.seed

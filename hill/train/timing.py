@@ -11,7 +11,7 @@ import torch
 from hill.train.trainer import Session, Split, StepRunner
 
 BATCH = 16
-ROUNDS = 3
+ROUNDS = 4
 
 
 @dataclass(frozen=True)
@@ -26,39 +26,39 @@ class Speed:
     """A training step on vectors of a frozen encoder."""
 
 
-def measure_speed(session: Session, sample: Split) -> Speed:
-    """Time steps and forward passes on documents of a sample, with a copy of the model; the session is not changed."""
+def measure_speed(session: Session, sample: Split, seconds: float) -> Speed:
+    """Time steps and forward passes on documents of a sample, with a copy of the model, for about this long.
+
+    The session and the random state are not changed.
+    """
     with torch.random.fork_rng([session.device] if session.device.type == "cuda" else []):
         copied = Session(deepcopy(session.model), replace(session.config, skip_nonfinite=False), session.device)
-        copied.model.text.requires_grad_(True)
-        copied.model.train()
+        model, inference = copied.model, copied.inference
         order = np.random.default_rng(0).permutation(len(sample))
-        batches = [order[i : i + BATCH] for i in range(0, len(sample), BATCH)][: ROUNDS + 1]
+        batches = [order[start : start + BATCH] for start in range(0, len(sample), BATCH)][:ROUNDS]
+
+        def fastest(call: Callable[[int], object]) -> float:
+            """The time of the fastest batch per document; the first batch is a warm-up."""
+            times: list[float] = []
+            while len(times) < len(batches) and (len(times) < 2 or sum(times) < seconds / 3):
+                start = time.perf_counter()
+                call(len(times))
+                if session.device.type == "cuda":
+                    torch.cuda.synchronize()
+                times.append((time.perf_counter() - start) / len(batches[len(times)]))
+            return min(times)
 
         def train_on(split: Split) -> float:
+            model.train()
             runner = StepRunner(copied, split)
-            return _seconds(session, [lambda b=b: runner.step([b]) for b in batches]) / BATCH  # type: ignore[misc]
+            return fastest(lambda i: runner.step([batches[i]]))
 
-        train = train_on(sample)
-        start = time.perf_counter()
-        for _ in copied.inference.scores(sample.tokens):
-            pass
-        predict = (time.perf_counter() - start) / len(sample)
-        head = train
-        if copied.model.vector_only and copied.model.text.pretrained:
-            copied.model.text.requires_grad_(False)
-            vectors = torch.zeros(len(sample), copied.model.text.width, device=session.device)
+        if model.text.pretrained:
+            model.text.requires_grad_(True)
+        train = head = train_on(sample)
+        predict = fastest(lambda i: list(inference.scores(sample.take(batches[i]).tokens)))
+        if model.vector_only and model.text.pretrained:
+            model.text.requires_grad_(False)
+            vectors = torch.zeros(len(sample), model.text.width, device=session.device)
             head = train_on(replace(sample, vectors=vectors))
     return Speed(train, predict, head)
-
-
-def _seconds(session: Session, calls: list[Callable[[], object]]) -> float:
-    """The fastest of some calls; the first is a warm-up if there are several."""
-    times = []
-    for call in calls:
-        start = time.perf_counter()
-        call()
-        if session.device.type == "cuda":
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - start)
-    return min(times[1:] or times)

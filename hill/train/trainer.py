@@ -197,6 +197,10 @@ class Split:
     vectors: Tensor | None = None
     """The vectors (documents, D) of a frozen text encoder, on the device."""
 
+    def take(self, documents: IntArray) -> Split:
+        """The tokens and labels of these documents."""
+        return Split(self.tokens.take(documents), self.labels[documents])
+
     @property
     def inputs(self) -> Tokens | Tensor:
         """What the model reads: vectors if there are any, else tokens."""

@@ -50,13 +50,15 @@ def models(tmp_path_factory: pytest.TempPathFactory, tiny_encoder: Path) -> Mode
 
 
 def _fit(taxonomy: Taxonomy, texts: list[str], labels: list[list[str]]) -> HillClassifier:
-    return HillClassifier(taxonomy, "linear", PLAIN).fit(texts, labels)
+    return HillClassifier(taxonomy, "linear", PLAIN, preset=None).fit(texts, labels)
 
 
 def _make_large(encoder: Path) -> HillClassifier:
     """A model that predicts the same few of very many labels for every text."""
     settings = PLAIN | {"model": {"encoder": str(encoder)}, "train": {"epochs": 1}}
-    classifier = HillClassifier(large_taxonomy(), "flat", settings).fit(["leaf root", "wing sky"], [["t5"], ["t6"]])
+    classifier = HillClassifier(large_taxonomy(), "flat", settings, preset=None).fit(
+        ["leaf root", "wing sky"], [["t5"], ["t6"]]
+    )
     with torch.no_grad():
         bias = classifier.stored.model.head.bias
         bias.fill_(-5)

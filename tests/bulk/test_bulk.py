@@ -36,7 +36,7 @@ def save_model(encoder: Path, folder: Path) -> Path:
     """Train a HILL on 64 documents and save it."""
     learning = {"epochs": 6, "batch_size": 8, "encoder_lr": 5e-3, "lr": 5e-3, "head_start": "off"}
     settings = {"model": {"encoder": str(encoder), "pooling": "mean"}, "train": learning, "data": {"max_length": 16}}
-    HillClassifier(animals_taxonomy(), "hill", settings).fit(*toy_documents(64, 0)).save(folder)
+    HillClassifier(animals_taxonomy(), "hill", settings, preset=None).fit(*toy_documents(64, 0)).save(folder)
     return folder
 
 

@@ -233,7 +233,7 @@ def test_pooling_is_read_from_the_folder(decoder_folder: Path, tiny_encoder: Pat
 def test_a_decoder_is_trained_saved_and_loaded(decoder_folder: Path, tmp_path: Path) -> None:
     texts, labels = toy_documents(40, seed=0)
     settings: Any = {"model": {"encoder": str(decoder_folder)}, "train": {"epochs": 1}}
-    classifier = HillClassifier(animals_taxonomy(), "flat", settings).fit(texts, labels)
+    classifier = HillClassifier(animals_taxonomy(), "flat", settings, preset=None).fit(texts, labels)
     assert classifier.stored.model.text.pooling == "last" and not classifier.stored.model.text.packs
     classifier.save(tmp_path / "model")
     loaded = HillClassifier.load(tmp_path / "model")

@@ -47,7 +47,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def classifier_with(stored: SavedModel) -> HillClassifier:
     """A classifier with this model."""
-    classifier = HillClassifier(stored.taxonomy, stored.name, stored.settings)
+    classifier = HillClassifier(stored.taxonomy, stored.name, stored.settings, preset=None)
     classifier._set_stored(stored)
     return classifier
 
@@ -87,7 +87,7 @@ def fitted(tiny_encoder: Path) -> HillClassifier:
             "freeze": 0,
         },
     }
-    found = HillClassifier(animals_taxonomy(), "hill", settings).fit(*noisy(300, seed=0))
+    found = HillClassifier(animals_taxonomy(), "hill", settings, preset=None).fit(*noisy(300, seed=0))
     assert found.metrics["micro_f1"] > 0.95
     return found
 
@@ -282,7 +282,7 @@ def test_other_threads_can_predict(build: Callable[[str], HillClassifier], monke
 
 def test_the_linear_model_matches_scikit_learn() -> None:
     texts, labels = toy_documents(120, seed=0)
-    classifier = HillClassifier(animals_taxonomy(), "linear").fit(texts, labels)
+    classifier = HillClassifier(animals_taxonomy(), "linear", preset=None).fit(texts, labels)
     text = "Milk fur, cave unheard cave echo. Milk fur"
     found = explain(classifier, text, ["bat", "p"])
     train, _ = classifier._split({"train": label_documents(texts, labels, classifier.taxonomy)})
@@ -309,7 +309,8 @@ def test_the_linear_model_matches_scikit_learn() -> None:
 def test_a_text_of_unknown_words_has_no_ngrams() -> None:
     texts, labels = toy_documents(40, seed=0)
     found = explain(
-        HillClassifier(animals_taxonomy(), "linear", {"model": {"ngrams": 1}}).fit(texts, labels), "unheard of"
+        HillClassifier(animals_taxonomy(), "linear", {"model": {"ngrams": 1}}, preset=None).fit(texts, labels),
+        "unheard of",
     )
     assert found.labels[0].ngrams == () and found.labels[0].values == (0, 0)
 

@@ -185,7 +185,7 @@ def test_to_dict() -> None:
 
 
 def test_the_command_line(tmp_path: Path) -> None:
-    classifier = HillClassifier(animals_taxonomy(), "linear").fit(*toy_documents(80, seed=0))
+    classifier = HillClassifier(animals_taxonomy(), "linear", preset=None).fit(*toy_documents(80, seed=0))
     classifier.save(tmp_path / "model")
     text, page = "cave echo night, fur & wing", tmp_path / "page.html"
     command = ["explain", str(tmp_path / "model"), text]
@@ -200,7 +200,7 @@ def test_the_command_line(tmp_path: Path) -> None:
 
 def test_the_command_warns_about_a_truncated_text(tmp_path: Path) -> None:
     settings = {"data": {"max_length": 4}}
-    classifier = HillClassifier(animals_taxonomy(), "linear", settings).fit(*toy_documents(80, seed=0))
+    classifier = HillClassifier(animals_taxonomy(), "linear", settings, preset=None).fit(*toy_documents(80, seed=0))
     classifier.save(tmp_path / "model")
     command = ["explain", str(tmp_path / "model"), "fur milk paw tail bone "]
     shown = CliRunner().invoke(app, command, catch_exceptions=False)

@@ -63,7 +63,7 @@ def fit(encoder: Path, model: str, settings: dict[str, Any], epochs: int, **deco
         "data": {"max_length": 16},
         "decode": decode,
     }
-    return HillClassifier(animals_taxonomy(), model, every).fit(*toy_documents(64, 1))
+    return HillClassifier(animals_taxonomy(), model, every, preset=None).fit(*toy_documents(64, 1))
 
 
 @pytest.fixture(scope="module")
@@ -305,9 +305,9 @@ def test_an_export_replaces_only_an_export(fitted: HillClassifier, tmp_path: Pat
 
 def test_models_that_cannot_be_exported(fitted: HillClassifier, folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
     with pytest.raises(ConfigError, match="has not learned anything yet"):
-        export_onnx(HillClassifier(animals_taxonomy()), tmp_path / "x")
+        export_onnx(HillClassifier(animals_taxonomy(), preset=None), tmp_path / "x")
     small = {"model": {"text": "rcnn", "word_width": 4, "gru_width": 4, "filters": 2}, "train": {"epochs": 1}}
-    words = HillClassifier(animals_taxonomy(), "textrcnn", small).fit(*toy_documents(16, 0))
+    words = HillClassifier(animals_taxonomy(), "textrcnn", small, preset=None).fit(*toy_documents(16, 0))
     with pytest.raises(HillError, match="model 'textrcnn' has the text encoder RCNN; only models with a transformer"):
         export_onnx(words, tmp_path / "x")
     stored, scores = fitted.stored, ScoringModule(fitted.stored.model)

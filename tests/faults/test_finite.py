@@ -161,7 +161,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A linear model with thresholds per label and calibration curves."""
     decode = {"strategy": "closure", "tune": "label", "calibrate": "isotonic"}
     settings: Any = {"decode": decode, "data": {"dev_share": 0.5}}
-    model = HillClassifier(animals_taxonomy(), "linear", settings).fit(*toy_documents(400, 1))
+    model = HillClassifier(animals_taxonomy(), "linear", settings, preset=None).fit(*toy_documents(400, 1))
     folder = tmp_path_factory.mktemp("saved") / "model"
     model.save(folder)
     return folder

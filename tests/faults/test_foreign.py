@@ -104,7 +104,7 @@ def test_a_training_leaves_the_files_of_others_alone(tiny_encoder: Path, tmp_pat
 
 def test_saving_leaves_the_files_of_others_alone(tiny_encoder: Path, tmp_path: Path) -> None:
     texts, labels = toy_documents(24, 0)
-    classifier = HillClassifier(animals_taxonomy(), "hill", tiny(tiny_encoder).settings())
+    classifier = HillClassifier(animals_taxonomy(), "hill", tiny(tiny_encoder).settings(), preset=None)
     classifier.fit(texts, labels, out=tmp_path / "first")
     draw = np.random.default_rng(5)
     for trial in range(times(4, 40)):

@@ -42,7 +42,7 @@ def classifier() -> HillClassifier:
             "data": {"max_length": 16},
             "decode": {"calibrate": "isotonic"},
         }
-        return HillClassifier(animals_taxonomy(), settings=settings).fit(*toy_documents(24, 1))
+        return HillClassifier(animals_taxonomy(), settings=settings, preset=None).fit(*toy_documents(24, 1))
 
 
 @cache

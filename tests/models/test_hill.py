@@ -172,7 +172,7 @@ def test_a_training_begins_with_the_names(tiny_encoder: Path) -> None:
         "model": {"encoder": str(tiny_encoder), "pooling": "mean", "name_weight": 5.0},
         "train": {"epochs": 1, "lr": 1e-9, "encoder_lr": 1e-9, "head_start": "off", "device": "cpu"},
     }
-    classifier = HillClassifier(animals_taxonomy(), "hill", settings).fit(*toy_documents(20, seed=0))
+    classifier = HillClassifier(animals_taxonomy(), "hill", settings, preset=None).fit(*toy_documents(20, seed=0))
     model: Any = classifier.stored.model.eval()
     for label, vector in zip(animals_taxonomy(), model.names.vectors, strict=True):
         ids = torch.tensor([classifier.stored.tokenizer.encode(f"{label.name} {label.description}").ids])

@@ -102,7 +102,7 @@ def test_descriptions_come_from_training_documents_alone(tiny_encoder: Path, tmp
     found = []
     for number, word in enumerate(["leaf", "fur"]):
         unseen = label_documents([f"{word} {word}"] * 4, [["bat"]] * 4, taxonomy)
-        classifier = HillClassifier(taxonomy, "himatch", settings)
+        classifier = HillClassifier(taxonomy, "himatch", settings, preset=None)
         for _ in classifier.training({"train": train, "dev": unseen, "test": unseen}, tmp_path / str(number)):
             pass
         found.append(classifier.stored.model.assets)

@@ -262,7 +262,9 @@ def test_a_seed_fixes_a_training_on_samples(tiny_encoder: Path) -> None:
     texts, labels = toy_documents(30, seed=0)
     train = {"epochs": 1, "device": "cpu", "batch_size": 8}
     settings = {"model": {"encoder": str(tiny_encoder), "sample": 2}, "train": train}
-    one, other = (HillClassifier(animals_taxonomy(), "flat", settings).fit(texts, labels) for _ in range(2))
+    one, other = (
+        HillClassifier(animals_taxonomy(), "flat", settings, preset=None).fit(texts, labels) for _ in range(2)
+    )
     assert np.array_equal(one.predict_proba(texts), other.predict_proba(texts))
 
 
@@ -274,7 +276,7 @@ def test_the_head_starts_from_centroids_alone_where_labels_are_many(
     texts, labels = toy_documents(20, seed=0)
     data = {split: label_documents(texts, labels, animals_taxonomy()) for split in ("train", "dev")}
     settings = {"model": {"encoder": str(tiny_encoder), "sample": 3}, "train": {"epochs": 1, "device": "cpu"}}
-    reports = HillClassifier(animals_taxonomy(), "hill", settings).training(data, tmp_path)
+    reports = HillClassifier(animals_taxonomy(), "hill", settings, preset=None).training(data, tmp_path)
     starts = [report for report in reports if getattr(report, "stage", "") == "head start"]
     assert starts[-1].done == starts[-1].total == 20 * (1 + fitted)
 
@@ -282,7 +284,7 @@ def test_the_head_starts_from_centroids_alone_where_labels_are_many(
 def test_adam_follows_the_small_gradients_of_many_labels(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rate of a label's bias is that of the settings however many labels share the loss."""
     model = make_model("flat", {}, tiny_encoder).model
-    train = HillClassifier(animals_taxonomy(), "flat", {"train": {"lr": 0.1}}).train_config
+    train = HillClassifier(animals_taxonomy(), "flat", {"train": {"lr": 0.1}}, preset=None).train_config
     for many, moved in [(7, False), (6, True)]:
         monkeypatch.setattr(trainer, "MANY_LABELS", many)
         optimiser = trainer.make_optimiser(model, train)

@@ -204,7 +204,7 @@ def test_a_seed_fixes_the_fit_and_every_label_is_told_of() -> None:
 def test_it_is_trained_saved_and_used_like_any_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts, labels = toy_documents(150, seed=0)
     unseen, gold = toy_documents(60, seed=1)
-    classifier = HillClassifier(animals_taxonomy(), "linear").fit(texts, labels)
+    classifier = HillClassifier(animals_taxonomy(), "linear", preset=None).fit(texts, labels)
     documents = label_documents(unseen, gold, classifier.taxonomy)
     assert classifier.evaluate(documents)["micro_f1"] > 0.95
     classifier.save(tmp_path / "model")
@@ -220,7 +220,7 @@ def test_a_training_stopped_after_the_fit_goes_on_without_another(tmp_path: Path
     texts, labels = toy_documents(80, seed=0)
     data = {"train": label_documents(texts, labels, animals_taxonomy())}
     often = {"train": {"checkpoint_seconds": 0}}
-    whole, stopped, resumed = (HillClassifier(animals_taxonomy(), "linear", often) for _ in range(3))
+    whole, stopped, resumed = (HillClassifier(animals_taxonomy(), "linear", often, preset=None) for _ in range(3))
     reports = list(whole.training(data, tmp_path / "whole"))
     assert [report.stage for report in reports[:-1]] == ["tokenising"] * 2 + ["fitting"] * 7
     running = stopped.training(data, tmp_path / "stopped")
@@ -286,7 +286,9 @@ def test_of_many_labels_the_larger_weights_are_kept() -> None:
 def test_of_many_labels_too_it_is_saved_and_used_like_any_model(tmp_path: Path) -> None:
     texts, labels = toy_documents(150, seed=0)
     unseen, gold = toy_documents(60, seed=1)
-    classifier = HillClassifier(animals_taxonomy(), "linear", {"train": {"checkpoint_seconds": 0}}).fit(texts, labels)
+    classifier = HillClassifier(animals_taxonomy(), "linear", {"train": {"checkpoint_seconds": 0}}, preset=None).fit(
+        texts, labels
+    )
     assert classifier.evaluate(label_documents(unseen, gold, classifier.taxonomy))["micro_f1"] > 0.95
     classifier.save(tmp_path / "model")
     loaded = HillClassifier.load(tmp_path / "model")

@@ -154,7 +154,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that errs, since half of what it learned from is wrong, and documents."""
     folder = tmp_path_factory.mktemp("report")
     texts, labels = toy_documents(120, seed=0)
-    classifier = HillClassifier(animals_taxonomy(), "linear").fit(texts[:80], labels[:60] + labels[:20])
+    classifier = HillClassifier(animals_taxonomy(), "linear", preset=None).fit(texts[:80], labels[:60] + labels[:20])
     classifier.save(folder / "model")
     texts, labels = [*texts[80:], "leaf root bark", "cave echo night"], [*labels[80:], ["bat"], ["p"]]
     lines = [{"text": f"{text} {'x' * 800}", "labels": given} for text, given in zip(texts, labels, strict=True)]

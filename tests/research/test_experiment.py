@@ -153,7 +153,7 @@ def test_every_row_of_every_table_resolves(table: str, folder: Path | None) -> N
     assert [row.name for row in found] == list(TABLES[table])
     assert reference_row(table, found) is not None
     for row in found:
-        HillClassifier(animals_taxonomy(), row.model, row.settings).settings()
+        HillClassifier(animals_taxonomy(), row.model, row.settings, preset=None).settings()
         assert row.settings["decode"]["strategy"] == "closure" and row.settings["decode"]["tune"] == "global"
 
 
@@ -350,7 +350,7 @@ def test_raw_is_above_one_half_and_tuned_is_at_the_threshold_of_dev(animals: Tax
     scores = np.array([[0.4, 0.5, 0.2, 0.6, 0.1, 0.1, 0.3], [0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.35]], dtype=np.float32)
     classifier: Any = SimpleNamespace(
         taxonomy=animals,
-        decoder=HillClassifier(animals, settings={"decode": {"threshold": 0.32}}).decoder,
+        decoder=HillClassifier(animals, settings={"decode": {"threshold": 0.32}}, preset=None).decoder,
         scores=lambda texts: iter([(np.array([1]), scores[1:]), (np.array([0]), scores[:1])]),
     )
     kept = np.zeros((2, 7), dtype=np.float16)

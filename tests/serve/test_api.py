@@ -44,7 +44,7 @@ TEXTS = toy_documents(40, 9)[0]
 
 def train_tiny(encoder: Path) -> HillClassifier:
     settings = SETTINGS | {"model": SETTINGS["model"] | {"encoder": str(encoder)}}
-    return HillClassifier(animals_taxonomy(), settings=settings).fit(*toy_documents(64, 1))
+    return HillClassifier(animals_taxonomy(), settings=settings, preset=None).fit(*toy_documents(64, 1))
 
 
 @pytest.fixture(scope="module")

@@ -48,7 +48,7 @@ def classifier(job: Job, encoder: Path) -> HillClassifier:
     known = {name: 0.0 for name in ("dropout", "readout_dropout") if hasattr(MODELS[job.model].Config, name)}
     height = {"height": 2} if job.model == "hill" else {}
     settings = {"model": {"encoder": str(encoder), **height, **known, **job.settings}, "train": TRAIN | job.train}
-    return HillClassifier(animals_taxonomy(), job.model, {**settings, "decode": job.decode})
+    return HillClassifier(animals_taxonomy(), job.model, {**settings, "decode": job.decode}, preset=None)
 
 
 def toy_data(documents: int = DOCUMENTS) -> dict[str, Any]:

@@ -129,7 +129,7 @@ def test_a_warm_start_trains_new_adapters(tiny_encoder: Path, trained: Path, ani
 def test_other_models(tiny_encoder: Path, animals: Taxonomy, tmp_path: Path, model: str) -> None:
     settings: Any = {"train": {"lora": 2, "epochs": 1}}
     settings |= {"model": {"encoder": str(tiny_encoder)}} if model == "hgclr" else {}
-    made = HillClassifier(animals, model, settings)
+    made = HillClassifier(animals, model, settings, preset=None)
     if model == "hgclr":  # reads padded batches
         train(made, tmp_path)
         assert not any("lora" in name for name in made.stored.model.state_dict())

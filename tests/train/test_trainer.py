@@ -44,7 +44,7 @@ def classifier(taxonomy: Taxonomy, encoder: str | Path, **train: Any) -> HillCla
         },
         "data": {"max_length": 16},
     }
-    return HillClassifier(taxonomy, "hill", settings)
+    return HillClassifier(taxonomy, "hill", settings, preset=None)
 
 
 def toy_data(taxonomy: Taxonomy) -> dict[str, Any]:
