@@ -230,9 +230,9 @@ class HillClassifier(Predictor, ModelHubMixin):
         if self._stored is not None:
             self._reset()
         train, dev = self._split(data)
-        device = find_device(self.train_config.device)  # an error here must not leave a folder behind
-        start_training(out, resume)
+        device = find_device(self.train_config.device)  # errors must not leave a folder behind
         notices = self._choose(train, device, saved_settings(out) if resume else None)
+        start_training(out, resume)
         yield from map(Notice, notices)
         config, member, reserved = self.train_config, None, 0.0
         limit = 60 * config.minutes

@@ -71,7 +71,7 @@ MAX_UNITS = 128
 """Hidden units per label, up to `MAX_ALL_UNITS` units of all labels."""
 MAX_ALL_UNITS = 25_000
 MAX_EPOCHS = 20
-MIN_STEPS, MAX_STEPS = 200, 10_000
+MIN_STEPS, MAX_STEPS = 100, 10_000
 SMALL = 4_000
 """With fewer documents, batches have 32 documents instead of 64, and steps are twice as many."""
 ENCODER_RATES = {400: 2e-4, 800: 5e-5, 10**9: 2e-5}
@@ -182,8 +182,8 @@ def _steps(facts: Facts) -> int:
     and 70.0 / 57.6 with 768 and 1,536.
     """
     steps = 17 * facts.labels**0.5 * facts.documents**0.2
-    most = max(MAX_EPOCHS * facts.documents / 64, MIN_STEPS)
-    return int(min(steps, most, MAX_STEPS))
+    most = min(MAX_EPOCHS * facts.documents / 64, MAX_STEPS)
+    return int(max(min(steps, most), MIN_STEPS))
 
 
 def _paper(facts: Facts) -> Choice:
@@ -270,8 +270,8 @@ FROZEN_LOSS = 8.0
 """Freezing the whole encoder: 17 (wos), 6 (arxiv), 15 (attack), of which a linear model beside it makes up a part."""
 MARGIN = 0.9
 """Share of the time that is planned."""
-TUNING_SECONDS = 5.0
-"""Time for tuning and saving."""
+TUNING_SECONDS, TUNING_SHARE = 5.0, 0.05
+"""Time for tuning and saving: at most this long, and at most this share of the time."""
 MAX_DEV_SHARE = 0.1
 """Share of the time in which dev is scored; of more dev documents, a sample is used."""
 LENGTHS = (512, 256, 128, 64)
@@ -300,7 +300,7 @@ def fit_to_time(
         kept = float(np.minimum(lengths, most).sum() / max(lengths.sum(), 1))
         predict = speed.predict * kept
         used = int(min(dev, max(MAX_DEV_SHARE * seconds / predict, 50)))
-        end = predict * (used + test) + TUNING_SECONDS
+        end = predict * (used + test) + min(TUNING_SECONDS, TUNING_SHARE * seconds)
         for freeze in dict.fromkeys((train["freeze"], max(train["freeze"], layers // 2), layers)):
             left, loss = MARGIN * seconds - end, LENGTH_LOSS * (1 - kept)
             if freeze >= layers:
@@ -317,8 +317,8 @@ def fit_to_time(
                 best = loss, _plan(most, freeze, layers, steps, wanted, used, dev, end, left)
     if best is None:
         raise ConfigError(
-            f"{seconds / 60:.1f} minutes are left, but scoring {dev + test:,} documents and one step take longer; "
-            "allow more minutes"
+            f"{max(seconds, 0):.0f} seconds of the time limit are left, but scoring {used + test:,} documents and one "
+            "step take longer; allow more minutes"
         )
     return best[1]
 

@@ -69,6 +69,8 @@ def read_mixture(document: dict[str, Any], taxonomy: Taxonomy, models: int) -> M
     try:
         weights = read_array(document["weights"], (models, levels), 0, MAX_WEIGHT)
         return Mixture(taxonomy, weights, read_array(document["bias"], (levels,), -MAX_WEIGHT, MAX_WEIGHT))
+    except CheckpointError:
+        raise
     except (KeyError, TypeError, ValueError):
         raise CheckpointError(f"the mixture has no weights for {models} models and {levels} levels; {REMEDY}") from None
 

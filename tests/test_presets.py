@@ -1,0 +1,347 @@
+"""Presets: which settings they choose, how a training is fitted into a time limit, and the ensemble they train."""
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hill.classifier import HillClassifier
+from hill.data import read_data
+from hill.data.documents import label_documents
+from hill.errors import CheckpointError, ConfigError
+from hill.explain import explain
+from hill.presets import PRESETS, Facts, choose, describe, fit_to_time
+from hill.settings import Groups
+from hill.taxonomy import Label, Taxonomy, write_taxonomy
+from hill.train.timing import Speed
+from hill.train.trainer import Notice, StageProgress, Step
+from tests.command import hill
+from tests.conftest import animals_taxonomy, toy_documents
+
+WOS = Facts(5_468, 141, 1.0, 200.0, has_names=True, layers=6, width=384, device="cuda")
+FIELDS = {"loss", "classifier", "contrast", "name_weight", "leaf_units", "height"}
+
+
+def chosen(facts: Facts, given: Groups | None = None, preset: str = "auto") -> Groups:
+    return choose(preset, facts, FIELDS, given or {}).settings
+
+
+def test_the_facts_of_documents() -> None:
+    taxonomy = animals_taxonomy()
+    documents = label_documents(["one two", "three", "four five six"], [["bat"], ["p", "fo"], ["m"]], taxonomy)
+    facts = describe(documents, taxonomy, (2, 16), "cpu")
+    assert facts == Facts(3, 7, pytest.approx(4 / 3), 2.0, True, 2, 16, "cpu")
+    bare = Taxonomy([Label("X1", "x1"), Label("Y", "Y")])
+    assert not describe(label_documents(["a"], [["Y"]], bare), bare, (2, 16), "cpu").has_names
+
+
+def test_the_loss_follows_the_paths_per_document() -> None:
+    assert chosen(WOS)["model"]["loss"] == "zlpr"
+    assert chosen(replace(WOS, paths=1.7))["model"]["loss"] == "bce"
+    assert chosen(replace(WOS, labels=98_505))["model"]["loss"] == "bce"  # zlpr needs all labels in each step
+
+
+def test_what_has_weights_per_label_is_left_out_with_many_labels() -> None:
+    many = chosen(replace(WOS, labels=98_505, paths=3.0))["model"]
+    assert many["name_weight"] == 0 and many["leaf_units"] == 0
+    assert chosen(replace(WOS, paths=3.0))["model"]["leaf_units"] == 128
+    assert chosen(replace(WOS, has_names=False))["model"]["name_weight"] == 0
+
+
+def test_rates_follow_the_width_of_the_encoder() -> None:
+    rates = [chosen(replace(WOS, width=width))["train"]["encoder_lr"] for width in (384, 768, 1024)]
+    assert rates == [2e-4, 5e-5, 2e-5]
+
+
+def test_steps_grow_with_documents_and_labels_up_to_twenty_epochs() -> None:
+    def steps(documents: int, labels: int) -> int:
+        train = chosen(replace(WOS, documents=documents, labels=labels))["train"]
+        return int(train["steps"] * train["batch_size"])
+
+    assert steps(100_000, 141) > steps(10_000, 141) and steps(10_000, 900) > steps(10_000, 141)
+    assert steps(1_000, 900) == 312 * 64  # 20 epochs are 312.5 steps
+    assert steps(24, 4) == 100 * 64
+
+
+def test_a_cpu_gets_a_time_limit_unless_the_length_is_given() -> None:
+    cpu = replace(WOS, device="cpu")
+    assert chosen(cpu)["train"]["minutes"] == 30 and chosen(WOS)["train"]["minutes"] == 0
+    for given in ({"steps": 7}, {"epochs": 3}):
+        train = chosen(cpu, {"train": given})["train"]
+        assert "minutes" not in train and ("steps" in train) == ("steps" in given)
+
+
+def test_the_preset_paper_is_the_released_code() -> None:
+    settings = chosen(WOS, preset="paper")
+    assert settings["train"]["encoder_lr"] == 3e-5 and settings["train"]["warmup"] == 2000
+    assert settings["train"]["precision"] == "fp32" and not settings["train"]["ensemble"]
+    assert settings["decode"] == {"strategy": "raw", "threshold": 0.5, "tune": "off", "calibrate": "off"}
+    assert settings["model"] == {
+        "height": 3,
+        "contrast": 0.001,
+        "classifier": "concat",
+        "loss": "bce",
+        "name_weight": 0.0,
+        "leaf_units": 0,
+    }
+
+
+def test_settings_that_a_model_lacks_are_left_out_and_models_on_words_need_none() -> None:
+    assert chosen(WOS)["model"].keys() <= FIELDS
+    assert choose("auto", WOS, {"loss"}, {}).settings["model"] == {"loss": "zlpr"}
+    assert choose("auto", replace(WOS, layers=0), FIELDS, {}).settings == {}
+
+
+@pytest.mark.parametrize(
+    ("preset", "train", "message"),
+    [
+        ("best", {}, "unknown preset 'best'; expected auto, paper, fast"),
+        ("auto", {"minutes": 0}, "train.minutes is 0; expected more than 0"),
+        ("auto", {"minutes": 5, "steps": 100}, "train.steps is 100"),
+        ("auto", {"minutes": 5, "epochs": 3}, "train.epochs is 3"),
+        ("paper", {"minutes": 5}, "without a time limit"),
+        ("fast", {"freeze": 2}, "train.freeze is 2"),
+    ],
+)
+def test_contradictions_are_one_sentence(preset: str, train: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        choose(preset, WOS, FIELDS, {"train": train})
+
+
+def test_every_preset_is_described() -> None:
+    for preset in PRESETS:
+        (first, *_) = choose(preset, WOS, FIELDS, {}).reasons
+        assert first.startswith(f"preset {preset}: 5,468 documents, 141 labels, one path each → ")
+
+
+# Time limits
+
+SETTINGS: Groups = {
+    "train": {"batch_size": 10, "accumulate": 1, "steps": 1_000, "epochs": 1, "freeze": 0},
+    "data": {"max_length": 512},
+}
+LENGTHS = np.full(50, 100)
+
+
+SPEED = Speed(0.01, 0.002, 0.0001)
+
+
+def planned(seconds: float, speed: Speed = SPEED, **changes: Any) -> Any:
+    arguments = {"layers": 6, "documents": 5_000, "dev": 100, "test": 0, "seconds": seconds} | changes
+    return fit_to_time(SETTINGS, speed, LENGTHS, **arguments)
+
+
+def duration(plan: Any, speed: Speed, documents: int, test: int) -> float:
+    """The time that a plan takes at this speed."""
+    train, data = plan.settings["train"], plan.settings["data"]
+    kept = min(data["max_length"], 100) / 100
+    scored = (data["max_dev"] or 100) + test
+    if train["freeze"] >= 6:
+        return kept * speed.predict * (scored + documents) + 10 * train["steps"] * speed.head
+    return kept * (speed.predict * scored + 10 * train["steps"] * speed.train * (18 - 2 * train["freeze"]) / 18)
+
+
+def test_with_enough_time_nothing_is_given_up() -> None:
+    plan = planned(300)
+    assert plan.settings["train"] == {"steps": 1_000, "freeze": 0, "evaluations": 1}
+    assert plan.settings["data"] == {"max_length": 512, "max_dev": 0}
+    assert plan.reason == "to end in time: all 1,000 steps, 512 tokens"
+
+
+def test_with_less_time_there_are_fewer_steps_then_the_encoder_is_frozen() -> None:
+    plans = [planned(seconds).settings["train"] for seconds in (80, 40, 20)]
+    assert [plan["freeze"] for plan in plans] == sorted(plan["freeze"] for plan in plans)
+    assert plans[0]["steps"] < 1_000 and plans[0]["freeze"] == 0
+    slow = Speed(1.0, 0.0005, 0.0001)
+    assert planned(20, slow).settings["train"] == {"steps": 1_000, "freeze": 6, "evaluations": 1}
+
+
+@pytest.mark.parametrize("seconds", [10, 20, 60, 150])
+@pytest.mark.parametrize("test", [0, 1_000])
+def test_plans_end_in_time(seconds: float, test: int) -> None:
+    plan = planned(seconds, test=test)
+    assert duration(plan, SPEED, 5_000, test) <= 0.9 * seconds
+    assert plan.reserved >= 0.002 * test * plan.settings["data"]["max_length"] / 512
+
+
+def test_a_limit_that_is_too_short_is_one_sentence() -> None:
+    with pytest.raises(ConfigError, match="allow more minutes"):
+        planned(0.05)
+
+
+# Trainings
+
+
+@pytest.fixture(scope="module")
+def settings(tiny_encoder: Path) -> Groups:
+    return {
+        "model": {"encoder": str(tiny_encoder)},
+        "train": {"steps": 40, "encoder_lr": 5e-3, "lr": 5e-3},
+        "data": {"max_length": 16},
+    }
+
+
+@pytest.fixture(scope="module")
+def mixed(settings: Groups) -> HillClassifier:
+    return HillClassifier(animals_taxonomy(), settings=settings).fit(*toy_documents(120, 1))
+
+
+def test_fit_trains_an_ensemble_by_default(mixed: HillClassifier) -> None:
+    assert [member.name for member in mixed.members] == ["linear"] and mixed.mixture is not None
+    assert mixed.settings()["model"]["loss"] == "zlpr" and mixed.settings()["train"]["steps"] == 40
+    texts, labels = toy_documents(60, 9)
+    assert mixed.score(texts, labels) > 0.9
+    (notice, *_) = mixed.training_record["preset"]["notices"]
+    assert "120" not in notice and "108 documents, 7 labels" in notice  # a tenth is dev
+
+
+def test_scores_of_an_ensemble_are_the_mixture_of_its_members(mixed: HillClassifier) -> None:
+    texts = toy_documents(30, 4)[0]
+    mixture, members = mixed.mixture, mixed.members
+    assert mixture is not None
+    alone = HillClassifier(mixed.taxonomy, preset=None)
+    alone._set_stored(mixed.stored)
+    expected = mixture([alone.score_matrix(texts), members[0].score_matrix(texts)])
+    assert mixed.score_matrix(texts) == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_saved_ensemble_is_the_same_and_a_damaged_one_is_refused(mixed: HillClassifier, tmp_path: Path) -> None:
+    texts = toy_documents(10, 4)[0]
+    mixed.save(tmp_path / "model")
+    again = HillClassifier.load(tmp_path / "model")
+    assert (again.score_matrix(texts) == mixed.score_matrix(texts)).all()
+    assert again.predict(texts) == mixed.predict(texts)
+    listed = json.loads((tmp_path / "model" / "files.json").read_text())
+    assert {"ensemble.json", "member-1/model.safetensors", "member-1/config.json"} <= listed.keys()
+    (tmp_path / "model" / "files.json").unlink()  # without checksums, as a model of an unknown source
+    ensemble = tmp_path / "model" / "ensemble.json"
+    document = json.loads(ensemble.read_text())
+    ensemble.write_text(json.dumps(document | {"members": ["../model"]}))
+    with pytest.raises(CheckpointError, match="expected member-1"):
+        HillClassifier.load(tmp_path / "model")
+    ensemble.write_text(json.dumps(document | {"mixture": {"weights": [[-1.0] * 3] * 2, "bias": [0.0] * 3}}))
+    with pytest.raises(CheckpointError, match=r"the number -1.0; expected 0"):
+        HillClassifier.load(tmp_path / "model")
+
+
+def test_explanations_of_an_ensemble_add_up(mixed: HillClassifier) -> None:
+    text = "cave echo unknown paw milk"
+    explanation = explain(mixed, text, ["bat", "mo"], steps=64)
+    (_, scores), *_ = mixed.scores([text])
+    for label in explanation.labels:
+        score = float(scores[0, mixed.taxonomy.row(label.id)])
+        assert label.logit == pytest.approx(np.log(score / (1 - score)), abs=1e-3)
+        assert sum((label.branches or {}).values()) == pytest.approx(label.logit, abs=1e-4)
+        assert label.branches and {"text", "linear", "bias"} <= label.branches.keys()
+        assert label.baseline + sum(label.values) + label.gap == pytest.approx(label.logit, abs=1e-9)
+        assert abs(label.gap) < 0.1
+    assert [word.text for word in explanation.words] == text.split()
+    assert explanation.model == "hill + linear"
+
+
+def test_an_ensemble_can_be_left_out(settings: Groups) -> None:
+    given = settings | {"train": settings["train"] | {"ensemble": False, "steps": 2}}
+    classifier = HillClassifier(animals_taxonomy(), settings=given).fit(*toy_documents(40, 1))
+    assert classifier.mixture is None and not classifier.members
+
+
+def test_an_export_has_the_decoding_of_the_model_alone(mixed: HillClassifier, tmp_path: Path) -> None:
+    from hill.export import OnnxClassifier
+    from hill.export.onnx import export_onnx
+
+    export_onnx(mixed, tmp_path / "onnx", int8=False)
+    exported = OnnxClassifier.load(tmp_path / "onnx")
+    assert exported.thresholds_document() == mixed.own_decoding
+    alone = HillClassifier(mixed.taxonomy, preset=None)
+    alone._set_stored(mixed.stored)
+    texts = toy_documents(8, 2)[0]
+    assert exported.score_matrix(texts) == pytest.approx(alone.score_matrix(texts), abs=1e-4)
+
+
+def test_a_frozen_encoder_is_read_once_and_predicts_as_it_was_trained(
+    settings: Groups, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hill.train.head_start.MIN_CACHED", 1)
+    monkeypatch.setenv("HILL_CACHE", str(tmp_path / "cache"))
+    taxonomy = animals_taxonomy()
+    texts, labels = toy_documents(60, 1)
+    data = {"train": label_documents(texts, labels, taxonomy), "dev": label_documents(*toy_documents(20, 2), taxonomy)}
+
+    def trained(out: str) -> HillClassifier:
+        classifier = HillClassifier(taxonomy, settings=settings, preset="fast")
+        events = list(classifier.training(data, tmp_path / out))
+        encoded = [event.done for event in events if isinstance(event, StageProgress) and event.stage == "encoding"]
+        assert encoded[-1] == 80 and sum(isinstance(event, Step) for event in events) == 40
+        return classifier
+
+    first = trained("first")
+    assert len(list((tmp_path / "cache" / "vectors").glob("*.safetensors"))) == 2
+    second = trained("second")
+    (_, a), *_ = first.scores(texts[:1])
+    (_, b), *_ = second.scores(texts[:1])
+    assert (a == b).all()
+    metrics = first.evaluate(data["dev"])  # from texts; training measured it from vectors
+    assert metrics["micro_f1"] == pytest.approx(first.metrics["micro_f1"], abs=1e-6)
+    before = HillClassifier(taxonomy, settings=settings, preset=None)._start(data["train"]).model.text.state_dict()
+    after = first.stored.model.text.state_dict()
+    assert all((before[name] == after[name]).all() for name in before)  # nothing of the encoder was trained
+
+
+def test_a_training_ends_within_its_time(settings: Groups, tmp_path: Path) -> None:
+    given = {**settings, "train": {"minutes": 0.1, "encoder_lr": 5e-3}}
+    taxonomy = animals_taxonomy()
+    data = {name: label_documents(*toy_documents(size, 1), taxonomy) for name, size in (("train", 400), ("dev", 50))}
+    classifier, start = HillClassifier(taxonomy, settings=given), time.monotonic()
+    events = list(classifier.training(data, tmp_path))
+    assert time.monotonic() - start < 12  # 6 seconds, and patience with a busy machine
+    assert any(isinstance(event, Notice) and event.text.startswith("to end in time: ") for event in events)
+
+
+def test_learning_rates_fall_with_the_time_if_it_runs_out(settings: Groups, tmp_path: Path) -> None:
+    given = {**settings, "train": {"minutes": 0.05, "encoder_lr": 5e-3, "warmup": 0.0}}
+    taxonomy = animals_taxonomy()
+    data = {name: label_documents(*toy_documents(size, 1), taxonomy) for name, size in (("train", 400), ("dev", 50))}
+    rates = []
+    for event in HillClassifier(taxonomy, settings=given).training(data, tmp_path):
+        if isinstance(event, Step):
+            rates.append(event.rate)
+            time.sleep(0.05)  # slower than was measured
+    assert rates == sorted(rates, reverse=True) and rates[-1] < 0.2 * rates[0]
+
+
+def test_a_resumed_training_keeps_what_was_chosen(settings: Groups, tmp_path: Path) -> None:
+    given = {**settings, "train": {"minutes": 0.2, "encoder_lr": 5e-3, "checkpoint_seconds": 0.0}}
+    taxonomy = animals_taxonomy()
+    data = {name: label_documents(*toy_documents(size, 1), taxonomy) for name, size in (("train", 200), ("dev", 50))}
+    classifier = HillClassifier(taxonomy, settings=given)
+    for event in classifier.training(data, tmp_path):
+        if isinstance(event, Step) and event.step == 3:
+            break
+    steps = classifier.settings()["train"]["steps"]
+    again = HillClassifier(taxonomy, settings=given)
+    for _ in again.training(data, tmp_path, resume=True):
+        pass
+    assert again.settings()["train"]["steps"] == steps and again.mixture is not None
+
+
+def test_the_command_prints_what_it_chose_and_why(settings: Groups, tmp_path: Path) -> None:
+    taxonomy = animals_taxonomy()
+    write_taxonomy(taxonomy, tmp_path / "taxonomy.tsv")
+    records = [{"text": text, "labels": labels} for text, labels in zip(*toy_documents(60, 1), strict=True)]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert read_data(tmp_path / "data.jsonl", taxonomy)
+    common = ["train", str(tmp_path / "data.jsonl"), "--taxonomy", str(tmp_path / "taxonomy.tsv")]
+    common += ["--encoder", settings["model"]["encoder"], "--out"]
+    done = hill(*common, str(tmp_path / "model"), "--set", "train.steps=3", "--no-ensemble")
+    assert done.returncode == 0 and "preset auto: " in done.stderr and "tree and contrast are off" in done.stderr
+    for arguments, message in (
+        (["--preset", "best"], "unknown preset 'best'; expected auto, paper, fast"),
+        (["--minutes", "0"], "train.minutes is 0"),
+        (["--minutes", "3", "--set", "train.epochs=2"], "train.epochs is 2"),
+    ):
+        refused = hill(*common, str(tmp_path / "other"), *arguments)
+        assert refused.returncode == 2 and message in refused.stderr and not (tmp_path / "other").exists()
