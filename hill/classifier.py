@@ -153,7 +153,7 @@ class HillClassifier(Predictor, ModelHubMixin):
         """Forget what was learned and what follows from the parameters."""
         for name in (
             *("taxonomy", "name", "model_config", "train_config", "data_config", "decode_config"),
-            *("thresholds", "calibrator", "metrics", "training_record", "warm_start_report"),
+            *("thresholds", "calibrator", "decode_note", "metrics", "training_record", "warm_start_report"),
         ):
             self.__dict__.pop(name, None)
         self._stored = self._inference = self._session = None
@@ -212,6 +212,7 @@ class HillClassifier(Predictor, ModelHubMixin):
         self.training_record = describe_training(splits, held_out="dev" not in data) | {
             "dev": {name: value for name, value in self.metrics.items() if name != "levels"},
             "epochs": session.progress.history,
+            "decoding": self.decode_note,
         }
         self.metrics["split"] = "dev"
         self._session = None  # frees the optimiser

@@ -16,7 +16,7 @@ from scipy.sparse import csr_array
 from hill.data import Documents, read_data
 from hill.data.documents import as_list
 from hill.decode import Calibrator, DecodeConfig, Decoder, collect_scores, read_calibrator, tune
-from hill.errors import CheckpointError, DataError
+from hill.errors import CheckpointError, DataError, one_line
 from hill.metrics import Scorer
 from hill.metrics.label_sets import match_format
 from hill.metrics.scores import CalibrationMetrics, mean_over_levels
@@ -45,6 +45,8 @@ class Predictor(ABC):
     """Thresholds per label (L), if they differ between labels."""
     calibrator: Calibrator | None = None
     """Turns the scores of the model into probabilities, if it was fitted."""
+    decode_note: str = ""
+    """What tuning chose and why, in one sentence."""
 
     @abstractmethod
     def scores(self, texts: Sequence[str]) -> Iterator[ScoredBatch]:
@@ -149,6 +151,7 @@ class Predictor(ABC):
         if self.decode_config.tunable:
             tuned = tune(self.taxonomy, self.decode_config, collect_scores(scored, labels))
             self.decode_config, self.thresholds, self.calibrator = tuned.config, tuned.thresholds, tuned.calibrator
+            self.decode_note = tuned.note
 
     def thresholds_document(self) -> dict[str, Any]:
         """The tuned decoding as JSON, for thresholds.json."""
@@ -157,6 +160,8 @@ class Predictor(ABC):
             document["labels"] = self.thresholds.tolist()
         if self.calibrator is not None:
             document["calibrator"] = self.calibrator.to_dict()
+        if self.decode_note:
+            document["note"] = self.decode_note
         return document
 
     def set_thresholds(self, document: dict[str, Any]) -> None:
@@ -165,6 +170,7 @@ class Predictor(ABC):
         self.decode_config = replace(self.decode_config, **tuned)
         self.thresholds = _read_thresholds(document["labels"], self.taxonomy) if "labels" in document else None
         self.calibrator = read_calibrator(document["calibrator"], self.taxonomy) if "calibrator" in document else None
+        self.decode_note = one_line(str(document.get("note", "")))
 
 
 def predicted_entries(chosen: Any, effective: Any) -> tuple[IntArray, IntArray, npt.NDArray[np.float32]]:

@@ -62,6 +62,8 @@ def train(
                 print(f"started from {warm_start}: {classifier.warm_start_report}")
             classifier.save(out)
             print_metrics(classifier.metrics)
+            if classifier.decode_note:
+                print(classifier.decode_note)
             if classifier.metrics["split"] == "dev":
                 print(
                     "the dev set also selected the epoch, thresholds and calibration; expect slightly lower scores on "

@@ -78,6 +78,7 @@ def make_report(
                 "threshold": config.threshold,
                 "threshold_of_each_label": predictor.thresholds is not None,
                 "calibrated": config.calibrate if predictor.calibrator is not None else "off",
+                "decoding": predictor.decode_note,
             },
             "metrics": metrics,
             "labels": labels,

@@ -41,6 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, tiny_encoder: Path) -> Path
     result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert result.returncode == 0, result.stderr
     assert "micro_f1" in result.stdout and f"hill predict {folder / 'model'}" in result.stdout
+    assert "\n20 dev documents: " in result.stdout
     assert "epoch 4: dev micro_f1" in result.stderr and "expect slightly lower scores" not in result.stdout
     return folder
 
@@ -56,6 +57,9 @@ def test_train_leaves_metrics_of_test_and_a_log(folder: Path) -> None:
     config = json.loads((folder / "model" / "config.json").read_text())
     assert config["settings"]["train"]["epochs"] == 4 and config["model"] == "hill"
     assert (folder / "model" / "log.jsonl").exists() and not (folder / "model" / "checkpoints").exists()
+    note = json.loads((folder / "model" / "training.json").read_text())["decoding"]
+    assert note.startswith("20 dev documents: ")
+    assert f"Tuning on {note}." in hill("card", str(folder / "model")).stdout
 
 
 def test_train_warns_that_dev_scores_are_optimistic(folder: Path, tmp_path: Path) -> None:
