@@ -20,6 +20,7 @@ from scipy.sparse import csr_array, issparse
 from hill.card import TRAINING_FILE, ModelFacts, describe_training, make_card, public_settings
 from hill.data import Documents, read_data
 from hill.data.documents import check_label_sets, check_texts, label_documents
+from hill.data.seen import SEEN_FILE, Hashes, read_seen, seen_document, text_hashes
 from hill.data.tokens import Tokens, cached_tokens, join_tokens, tokenize
 from hill.data.windows import score_windows
 from hill.decode import DecodeConfig
@@ -57,6 +58,8 @@ class DataConfig:
     """Maximum number of tokens per text, at most what the encoder supports; longer texts are truncated."""
     dev_share: float = 0.1
     """Share of the training documents that is held out as dev if there is no dev split."""
+    test_share: float = 0.1
+    """`hill train` with a single file without splits: share of its documents that is held out as test; 0 for none."""
     windows: int = 0
     """Prediction: maximum number of windows per long text; 0 to truncate it. Training reads the first window."""
 
@@ -65,6 +68,8 @@ class DataConfig:
         check_at_least(self.windows, 0, "data.windows")
         if not 0 < self.dev_share < 1:
             raise ConfigError(f"data.dev_share is {self.dev_share}; expected a share between 0 and 1")
+        if not 0 <= self.test_share < 1:
+            raise ConfigError(f"data.test_share is {self.test_share}; expected 0, or a share below 1")
 
 
 def config_types(model: Any) -> dict[str, type]:
@@ -153,7 +158,7 @@ class HillClassifier(Predictor, ModelHubMixin):
         """Forget what was learned and what follows from the parameters."""
         for name in (
             *("taxonomy", "name", "model_config", "train_config", "data_config", "decode_config"),
-            *("thresholds", "calibrator", "decode_note", "metrics", "training_record", "warm_start_report"),
+            *("thresholds", "calibrator", "decode_note", "seen", "metrics", "training_record", "warm_start_report"),
         ):
             self.__dict__.pop(name, None)
         self._stored = self._inference = self._session = None
@@ -194,6 +199,7 @@ class HillClassifier(Predictor, ModelHubMixin):
         if self._stored is not None:
             self._reset()
         train, dev = self._split(data)
+        self.seen = self._seen_texts([*train.texts, *dev.texts])
         find_device(self.train_config.device)  # an error here must not leave a folder behind
         start_training(out, resume)
         with enough_memory():
@@ -229,6 +235,21 @@ class HillClassifier(Predictor, ModelHubMixin):
         if dev := data.get("dev"):
             return train, dev
         return train.split(self.data_config.dev_share, self.train_config.seed)
+
+    def hold_out_test(self, data: dict[str, Documents]) -> dict[str, Documents]:
+        """Hold out test documents if the data is a single file without splits, as `hill train` does."""
+        share = self.data_config.test_share
+        if list(data) != ["data"] or round(share * len(data["data"])) == 0:
+            return data
+        rest, test = data["data"].split(share, self.train_config.seed)
+        return {"data": rest, "test": test}
+
+    def _seen_texts(self, texts: list[str]) -> Hashes:
+        """Sorted hashes of these texts, and of those of the model that this training starts from."""
+        start = self.train_config.warm_start
+        earlier = _read_seen_file(Path(start)) if start else None
+        hashes = text_hashes(texts)
+        return np.unique(hashes if earlier is None else np.concatenate([hashes, earlier]))
 
     def _start(self, train: Documents) -> Session:
         """Build the model and start its training."""
@@ -307,7 +328,8 @@ class HillClassifier(Predictor, ModelHubMixin):
 
     def _documents(self) -> dict[str, Any]:
         record = {TRAINING_FILE: self.training_record} if self.training_record else {}
-        return {"thresholds.json": self.thresholds_document(), "metrics.json": self.metrics, **record}
+        seen = {} if self.seen is None else {SEEN_FILE: seen_document(self.seen)}
+        return {"thresholds.json": self.thresholds_document(), "metrics.json": self.metrics, **record, **seen}
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], device: str = "auto") -> Self:
@@ -323,6 +345,7 @@ class HillClassifier(Predictor, ModelHubMixin):
             classifier.set_thresholds(read_object(path / "thresholds.json"))
             classifier.metrics, record = read_object(path / "metrics.json"), path / TRAINING_FILE
             classifier.training_record = read_object(record) if record.exists() else {}
+            classifier.seen = _read_seen_file(path)
             return classifier
         except HillError:
             raise
@@ -428,7 +451,7 @@ class HillClassifier(Predictor, ModelHubMixin):
 
     def score(self, texts: Sequence[str], labels: Any) -> float:
         """Micro F1 of the predictions; labels in any form that `fit` accepts."""
-        return float(self.evaluate(make_documents(texts, labels, self.taxonomy))["micro_f1"])
+        return float(self.evaluate(make_documents(texts, labels, self.taxonomy), include_seen=True)["micro_f1"])
 
     def __sklearn_is_fitted__(self) -> bool:
         return self._stored is not None
@@ -452,6 +475,11 @@ class HillClassifier(Predictor, ModelHubMixin):
         self.__dict__.update(state)
         if self._stored is not None:
             self._set_stored(self._stored)
+
+
+def _read_seen_file(folder: Path) -> Hashes | None:
+    """The hashes of the texts that a saved model has seen; None for models of earlier versions."""
+    return read_seen(read_object(folder / SEEN_FILE)) if (folder / SEEN_FILE).exists() else None
 
 
 # Labels as lists or matrices

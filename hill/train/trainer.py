@@ -88,12 +88,20 @@ class Epoch:
     improved: bool
 
 
-TrainingEvent = StageProgress | Resumed | Step | Epoch
+@dataclass(frozen=True)
+class EarlyStop:
+    """The training ended after this epoch, because dev has not improved for `patience` epochs."""
+
+    epoch: int
+    best_epoch: int
+
+
+TrainingEvent = StageProgress | Resumed | Step | Epoch | EarlyStop
 
 # The loop
 
 
-def train(session: Session, data: Split, dev: Split | None, taxonomy: Taxonomy) -> Iterator[Step | Epoch]:
+def train(session: Session, data: Split, dev: Split | None, taxonomy: Taxonomy) -> Iterator[Step | Epoch | EarlyStop]:
     """Train from the current progress to the last epoch, or until dev has not improved for `patience` epochs."""
     config, progress, model = session.config, session.progress, session.model
     if model.has_solver:
@@ -119,6 +127,8 @@ def train(session: Session, data: Split, dev: Split | None, taxonomy: Taxonomy) 
         session.guard.check(progress, data)
         progress.epoch, progress.position = progress.epoch + 1, 0
         yield _finish_epoch(session, dev, taxonomy)
+    if progress.epoch < config.epochs and progress.epoch - progress.best_epoch >= config.patience:
+        yield EarlyStop(progress.epoch, progress.best_epoch)
 
 
 def _finish_epoch(session: Session, dev: Split | None, taxonomy: Taxonomy) -> Epoch:
