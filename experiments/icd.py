@@ -71,7 +71,7 @@ def train(depth: str, model: str, folder: Path, assignments: list[str]) -> dict[
             if isinstance(report, Epoch):
                 curve.append({key: round(report.metrics[key], 4) for key in SHOWN[:3] if key in report.metrics})
         trained = time.perf_counter()
-        test = classifier.evaluate(data["test"])
+        test = classifier.evaluate(data["test"], include_seen=True)
         asked = time.perf_counter()
         classifier.save(Path(scratch) / "model")
         size = sum(file.stat().st_size for file in (Path(scratch) / "model").rglob("*") if file.is_file())

@@ -208,7 +208,9 @@ def _metrics(facts: ModelFacts) -> str:
             decoding += f", thresholds per {decode['tune']}"
         elif decode["strategy"] != "path":
             decoding += f", threshold {decode['threshold']:g}"
-        parts.append(f"Measured on {facts.metrics['documents']:,} documents{split_name}. Decoding: {decoding}.")
+        note = facts.training.get("decoding")
+        chosen = f" Tuning on {_escape(str(note))}." if note else ""
+        parts.append(f"Measured on {facts.metrics['documents']:,} documents{split_name}. Decoding: {decoding}.{chosen}")
     columns = {split or "value": facts.metrics} | ({"dev": dev} if dev and split != "dev" else {})
     names = [name for name in METRICS if any(name in values for values in columns.values())]
     rows = [[METRICS[name], *(_percent(values.get(name)) for values in columns.values())] for name in names]

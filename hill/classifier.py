@@ -24,6 +24,7 @@ from torch import Tensor
 from hill.card import TRAINING_FILE, ModelFacts, describe_training, make_card, public_settings
 from hill.data import Documents, read_data
 from hill.data.documents import check_label_sets, check_texts, label_documents
+from hill.data.seen import SEEN_FILE, Hashes, read_seen, seen_document, text_hashes
 from hill.data.tokens import Tokens, cached_tokens, join_tokens, tokenize
 from hill.data.windows import score_windows
 from hill.decode import DecodeConfig, fit_mixture, read_mixture
@@ -74,6 +75,8 @@ class DataConfig:
     """Share of the training documents that is held out as dev if there is no dev split."""
     max_dev: int = 0
     """Dev documents that are used at most, a random sample; 0: all."""
+    test_share: float = 0.1
+    """`hill train` with a single file without splits: share of its documents that is held out as test; 0 for none."""
     windows: int = 0
     """Prediction: maximum number of windows per long text; 0 to truncate it. Training reads the first window."""
 
@@ -83,6 +86,8 @@ class DataConfig:
         check_at_least(self.max_dev, 0, "data.max_dev")
         if not 0 < self.dev_share < 1:
             raise ConfigError(f"data.dev_share is {self.dev_share}; expected a share between 0 and 1")
+        if not 0 <= self.test_share < 1:
+            raise ConfigError(f"data.test_share is {self.test_share}; expected 0, or a share below 1")
 
 
 def config_types(model: Any) -> dict[str, type]:
@@ -180,8 +185,8 @@ class HillClassifier(Predictor, ModelHubMixin):
     def _reset(self) -> None:
         """Forget what was learned and what follows from the parameters."""
         for name in (
-            *("taxonomy", "name", "thresholds", "calibrator", "members", "mixture", "own_decoding"),
-            *("metrics", "training_record", "warm_start_report"),
+            *("taxonomy", "name", "thresholds", "calibrator", "members", "mixture", "own_decoding", "decode_note"),
+            *("seen", "metrics", "training_record", "warm_start_report"),
         ):
             self.__dict__.pop(name, None)
         self._stored = self._inference = self._session = None
@@ -230,6 +235,7 @@ class HillClassifier(Predictor, ModelHubMixin):
         if self._stored is not None:
             self._reset()
         train, dev = self._split(data)
+        self.seen = self._seen_texts([*train.texts, *dev.texts])
         device = find_device(self.train_config.device)  # errors must not leave a folder behind
         notices = self._choose(train, device, saved_settings(out) if resume else None)
         start_training(out, resume)
@@ -265,6 +271,7 @@ class HillClassifier(Predictor, ModelHubMixin):
             "dev": {name: value for name, value in self.metrics.items() if name != "levels"},
             "epochs": session.progress.history,
             "preset": {"name": self._params["preset"], "notices": notices},
+            "decoding": self.decode_note,
         }
         self.metrics["split"] = "dev"
         self._session = None  # frees the optimiser
@@ -348,6 +355,21 @@ class HillClassifier(Predictor, ModelHubMixin):
             return train, dev
         return train.split(self.data_config.dev_share, self.train_config.seed)
 
+    def hold_out_test(self, data: dict[str, Documents]) -> dict[str, Documents]:
+        """Hold out test documents if the data is a single file without splits, as `hill train` does."""
+        share = self.data_config.test_share
+        if list(data) != ["data"] or round(share * len(data["data"])) == 0:
+            return data
+        rest, test = data["data"].split(share, self.train_config.seed)
+        return {"data": rest, "test": test}
+
+    def _seen_texts(self, texts: list[str]) -> Hashes:
+        """Sorted hashes of these texts, and of those of the model that this training starts from."""
+        start = self.train_config.warm_start
+        earlier = _read_seen_file(Path(start)) if start else None
+        hashes = text_hashes(texts)
+        return np.unique(hashes if earlier is None else np.concatenate([hashes, earlier]))
+
     def _start(self, train: Documents) -> Session:
         """Build the model and start its training."""
         torch.manual_seed(self.train_config.seed)
@@ -428,6 +450,8 @@ class HillClassifier(Predictor, ModelHubMixin):
         documents = {"thresholds.json": self.thresholds_document(), "metrics.json": self.metrics}
         if self.training_record:
             documents[TRAINING_FILE] = self.training_record
+        if self.seen is not None:
+            documents[SEEN_FILE] = seen_document(self.seen)
         if self.mixture is not None:
             documents[ENSEMBLE_FILE] = {
                 "members": list(self._saved_members()),
@@ -456,6 +480,7 @@ class HillClassifier(Predictor, ModelHubMixin):
             classifier.training_record = read_object(record) if record.exists() else {}
             if (path / ENSEMBLE_FILE).exists():
                 classifier._load_members(path, device)
+            classifier.seen = _read_seen_file(path)
             return classifier
         except HillError:
             raise
@@ -580,7 +605,7 @@ class HillClassifier(Predictor, ModelHubMixin):
 
     def score(self, texts: Sequence[str], labels: Any) -> float:
         """Micro F1 of the predictions; labels in any form that `fit` accepts."""
-        return float(self.evaluate(make_documents(texts, labels, self.taxonomy))["micro_f1"])
+        return float(self.evaluate(make_documents(texts, labels, self.taxonomy), include_seen=True)["micro_f1"])
 
     def __sklearn_is_fitted__(self) -> bool:
         return self._stored is not None
@@ -630,6 +655,11 @@ class BackgroundFit:
         if self._error:
             raise self._error
         return self._result
+
+
+def _read_seen_file(folder: Path) -> Hashes | None:
+    """The hashes of the texts that a saved model has seen; None for models of earlier versions."""
+    return read_seen(read_object(folder / SEEN_FILE)) if (folder / SEEN_FILE).exists() else None
 
 
 # Labels as lists or matrices

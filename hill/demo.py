@@ -64,7 +64,7 @@ def run_demo(categories: bool, out: Path, settings: Groups = SETTINGS, per_block
     with training_progress(classifier.train_config.metric) as bar:
         for event in classifier.training(data, out):
             bar.show(event)
-    classifier.metrics = classifier.evaluate(data["test"]) | {"split": "test"}
+    classifier.metrics = classifier.evaluate(data["test"], include_seen=True) | {"split": "test"}
     classifier.save(out)
     table = Table(title="test", title_justify="left")
     table.add_column("", no_wrap=True)
@@ -106,4 +106,4 @@ def score_linear(data: dict[str, Documents], taxonomy: Taxonomy) -> dict[str, An
         for event in classifier.training(data, Path(scratch)):
             if isinstance(event, StageProgress):  # dev scores before decoding would be misleading
                 bar.show(event)
-    return classifier.evaluate(data["test"])
+    return classifier.evaluate(data["test"], include_seen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import reprlib
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -15,8 +16,9 @@ from scipy.sparse import csr_array
 
 from hill.data import Documents, read_data
 from hill.data.documents import as_list
+from hill.data.seen import Hashes, are_seen
 from hill.decode import Calibrator, DecodeConfig, Decoder, Mixture, collect_scores, read_calibrator, tune
-from hill.errors import CheckpointError, DataError
+from hill.errors import CheckpointError, DataError, one_line
 from hill.metrics import Scorer
 from hill.metrics.label_sets import match_format
 from hill.metrics.scores import CalibrationMetrics, mean_over_levels
@@ -49,6 +51,10 @@ class Predictor(ABC):
     """Thresholds per label (L), if they differ between labels."""
     calibrator: Calibrator | None = None
     """Turns the scores of the model into probabilities, if it was fitted."""
+    seen: Hashes | None = None
+    """Sorted hashes of the texts of train and dev, if they are known."""
+    decode_note: str = ""
+    """What tuning chose and why, in one sentence."""
 
     @abstractmethod
     def scores(self, texts: Sequence[str]) -> Iterator[ScoredBatch]:
@@ -122,8 +128,20 @@ class Predictor(ABC):
 
     # Evaluation
 
-    def evaluate(self, data: Documents | str | os.PathLike[str]) -> dict[str, Any]:
-        """All metrics of the predictions for documents, a data file, or the test split of a folder."""
+    def evaluate(self, data: Documents | str | os.PathLike[str], include_seen: bool = False) -> dict[str, Any]:
+        """All metrics of the predictions for documents, a data file, or the test split of a folder.
+
+        Documents that were in the training data are not scored, unless all of them were, or with `include_seen`.
+        """
+        documents, warning = self.evaluation_documents(data, include_seen)
+        if warning:
+            warnings.warn(warning, stacklevel=2)
+        return self.measure(self.scores(documents.texts), documents.labels)
+
+    def evaluation_documents(
+        self, data: Documents | str | os.PathLike[str], include_seen: bool = False
+    ) -> tuple[Documents, str]:
+        """The documents that `evaluate` scores, and a warning if some were in the training data, else an empty one."""
         if isinstance(data, str | os.PathLike):
             splits = read_data(data, self.taxonomy)
             data = splits["test"] if "test" in splits else next(iter(splits.values()))
@@ -135,7 +153,13 @@ class Predictor(ABC):
         data.check(self.taxonomy)
         if not data:
             raise DataError("there are no documents to evaluate; expected at least one")
-        return self.measure(self.scores(data.texts), data.labels)
+        if include_seen or self.seen is None or not (seen := are_seen(data.texts, self.seen)).any():
+            return data, ""
+        n_seen, reason = np.count_nonzero(seen), "their scores say little about new documents"
+        warning = f"{n_seen:,} of {len(data):,} documents were in the training data; {reason}"
+        if n_seen == len(data):
+            return data, warning
+        return data.take(np.flatnonzero(~seen)), f"{warning}, so only the other {len(data) - n_seen:,} are scored"
 
     def measure(self, scored: Iterable[ScoredBatch], labels: csr_array[Any]) -> dict[str, Any]:
         """All metrics of documents with these scores and gold labels (documents, L).
@@ -165,6 +189,7 @@ class Predictor(ABC):
         if self.decode_config.tunable:
             tuned = tune(self.taxonomy, self.decode_config, collect_scores(scored, labels))
             self.decode_config, self.thresholds, self.calibrator = tuned.config, tuned.thresholds, tuned.calibrator
+            self.decode_note = tuned.note
 
     def thresholds_document(self) -> dict[str, Any]:
         """The tuned decoding as JSON, for thresholds.json."""
@@ -173,6 +198,8 @@ class Predictor(ABC):
             document["labels"] = self.thresholds.tolist()
         if self.calibrator is not None:
             document["calibrator"] = self.calibrator.to_dict()
+        if self.decode_note:
+            document["note"] = self.decode_note
         return document
 
     def set_thresholds(self, document: dict[str, Any]) -> None:
@@ -181,6 +208,7 @@ class Predictor(ABC):
         self.decode_config = replace(self.decode_config, **tuned)
         self.thresholds = _read_thresholds(document["labels"], self.taxonomy) if "labels" in document else None
         self.calibrator = read_calibrator(document["calibrator"], self.taxonomy) if "calibrator" in document else None
+        self.decode_note = one_line(str(document.get("note", "")))
 
 
 def predicted_entries(chosen: Any, effective: Any) -> tuple[IntArray, IntArray, npt.NDArray[np.float32]]:

@@ -4,6 +4,7 @@ import json
 import platform
 import re
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +201,8 @@ def test_decoding_is_described(decode: dict[str, Any], said: str) -> None:
     known.settings["decode"] = {"threshold": 0.5, **decode}
     card = make_card(known)
     assert f"Decoding: {said}" in card and ("respect the taxonomy" in card) == (decode["strategy"] != "raw")
+    noted = replace(known, training={"decoding": "60 dev documents: too few to tune <b>"})
+    assert f"Decoding: {said} Tuning on 60 dev documents: too few to tune &lt;b&gt;.\n" in make_card(noted)
     known.settings["data"]["windows"] = 4
     assert "reads at most the first 64 tokens" in card and "reads at most" not in make_card(known)
 

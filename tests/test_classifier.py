@@ -12,6 +12,8 @@ import torch
 from hill.bulk import predict_file
 from hill.classifier import HillClassifier
 from hill.data import read_data
+from hill.data.documents import label_documents
+from hill.data.seen import text_hashes
 from hill.data.tokens import tokenize
 from hill.encoders.transformer import PACKAGED_ENCODERS, load_pretrained
 from hill.errors import CheckpointError, ConfigError, DataError, HillError
@@ -69,18 +71,71 @@ def test_evaluate_takes_folders_and_files(fitted: HillClassifier, tmp_path: Path
     records = [{"text": t, "labels": given} for t, given in zip(texts, labels, strict=True)]
     (tmp_path / "test.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
     (tmp_path / "train.jsonl").write_text(json.dumps(records[0]) + "\n")
-    result = fitted.evaluate(tmp_path)
-    assert result["documents"] == 30 and result == fitted.evaluate(tmp_path / "test.jsonl")
+    result = fitted.evaluate(tmp_path, include_seen=True)
+    assert result["documents"] == 30 and result == fitted.evaluate(tmp_path / "test.jsonl", include_seen=True)
     assert {"micro_f1", "macro_f1", "hierarchical_f1", "violations", "levels", "threshold", "raw_violations"} <= set(
         result
     )
+
+
+def test_evaluate_leaves_out_documents_of_the_training(fitted: HillClassifier, saved: Path) -> None:
+    texts, labels = toy_documents(96, 1)  # the training documents of `fitted`
+    new_texts, new_labels = toy_documents(30, 4)
+    old = {" ".join(text.lower().split()) for text in texts}
+    new = [i for i, text in enumerate(new_texts) if text not in old]
+    documents = label_documents([*texts, *new_texts], labels + new_labels, fitted.taxonomy)
+    unseen = label_documents([new_texts[i] for i in new], [new_labels[i] for i in new], fitted.taxonomy)
+    for model in (fitted, HillClassifier.load(saved, device="cpu")):
+        with pytest.warns(UserWarning, match=f"{126 - len(new)} of 126 documents .* so only the other {len(new)} are"):
+            assert model.evaluate(documents) == model.evaluate(unseen)
+        assert model.evaluate(documents, include_seen=True)["documents"] == 126
+        only_seen = documents.take(np.arange(96))
+        with pytest.warns(UserWarning, match="96 of 96 documents were in the training data; their scores say little"):
+            assert model.evaluate(only_seen)["documents"] == 96
+    model.seen = None  # as in a model of an earlier version
+    assert model.evaluate(documents)["documents"] == 126
+
+
+def test_models_of_earlier_versions_load_without_hashes(fitted: HillClassifier, saved: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "old"
+    shutil.copytree(saved, folder)
+    sums = json.loads((folder / "files.json").read_text())
+    del sums["seen.json"]
+    (folder / "files.json").write_text(json.dumps(sums))
+    (folder / "seen.json").unlink()
+    loaded = HillClassifier.load(folder, device="cpu")
+    assert loaded.seen is None and fitted.seen is not None
+    loaded.save(folder)
+    assert not (folder / "seen.json").exists()
+
+
+def test_a_warm_start_also_remembers_the_documents_of_the_first_training(tmp_path: Path) -> None:
+    first, second = toy_documents(40, 11), toy_documents(40, 12)
+    HillClassifier(animals_taxonomy(), "linear").fit(*first).save(tmp_path / "first")
+    settings = {"train": {"warm_start": str(tmp_path / "first")}}
+    warm = HillClassifier(animals_taxonomy(), "linear", settings)
+    hashes = warm._seen_texts(second[0])
+    assert hashes.tolist() == sorted({*text_hashes([*first[0], *second[0]]).tolist()})
+
+
+@pytest.mark.parametrize(("count", "share", "expected"), [(100, 0.1, 10), (100, 0.25, 25), (100, 0.0, 0), (4, 0.1, 0)])
+def test_test_documents_are_held_out_of_a_file_without_splits(count: int, share: float, expected: int) -> None:
+    taxonomy = animals_taxonomy()
+    documents = label_documents([f"wing {i}" for i in range(count)], [["p"]] * count, taxonomy)
+    classifier = HillClassifier(taxonomy, settings={"data": {"test_share": share}})
+    data = classifier.hold_out_test({"data": documents})
+    assert len(data.get("test", ())) == expected and len(data["data"]) == count - expected
+    assert sorted(data["data"].texts + (data["test"].texts if expected else [])) == sorted(documents.texts)
+    assert classifier.hold_out_test({"train": documents}) == {"train": documents}
+    assert data["data"].texts == classifier.hold_out_test({"data": documents})["data"].texts
 
 
 def test_a_saved_model_is_the_same_to_the_bit(fitted: HillClassifier, saved: Path) -> None:
     names = {str(file.relative_to(saved)) for file in saved.rglob("*") if file.is_file()}
     assert names == {
         "config.json", "taxonomy.json", "coding_tree.json", "label_counts.json", "tokenizer.json",
-        "encoder/config.json", "model.safetensors", "thresholds.json", "metrics.json", "training.json", "files.json",
+        "encoder/config.json", "model.safetensors", "thresholds.json", "metrics.json", "training.json", "seen.json",
+        "files.json",
     }  # fmt: skip
     loaded = HillClassifier.load(saved, device="cpu")
     texts = toy_documents(25, 6)[0]

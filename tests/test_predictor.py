@@ -86,7 +86,8 @@ def test_push_uploads_what_from_pretrained_reads(
     names = {str(file.relative_to(tmp_path / "remote")) for file in (tmp_path / "remote").rglob("*") if file.is_file()}
     assert names == {
         "README.md", "config.json", "taxonomy.json", "coding_tree.json", "label_counts.json", "tokenizer.json",
-        "encoder/config.json", "model.safetensors", "thresholds.json", "metrics.json", "training.json", "files.json",
+        "encoder/config.json", "model.safetensors", "thresholds.json", "metrics.json", "training.json", "seen.json",
+        "files.json",
     }  # fmt: skip
     assert same(HillClassifier.from_pretrained(tmp_path / "remote"), fitted)
     shutil.rmtree(tmp_path / "remote")

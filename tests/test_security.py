@@ -170,6 +170,8 @@ HARMS: dict[str, tuple[Harm, str]] = {
     "config of another kind": (text("config.json", "[]"), "does not contain a JSON object"),
     "unknown model": (config("model", "os.system"), "os.system"),
     "settings of another kind": (config("settings", [1]), "not a usable model"),
+    "hashes of another kind": (text("seen.json", '{"hashes": 3}'), "no base64 of 64-bit hashes"),
+    "deep hashes": (text("seen.json", "[" * 200_000), "nested too deep"),
     "text as thresholds": (text("thresholds.json", '{"labels": ["x"]}'), "no number for each of the 7 labels"),
     "too few thresholds": (text("thresholds.json", '{"labels": [0.5]}'), "no number for each of the 7 labels"),
     "header without end": (lambda folder: header(folder / "model.safetensors", 2**62, {}), "header too large"),

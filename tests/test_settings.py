@@ -103,6 +103,8 @@ def test_rules_between_values() -> None:
         check_at_least(float("nan"), 0, "x")
     with pytest.raises(ConfigError, match=r"data\.dev_share is 1\.5"):
         DataConfig(dev_share=1.5)
+    with pytest.raises(ConfigError, match=r"data\.test_share is 1\.0; expected 0, or a share below 1"):
+        DataConfig(test_share=1.0)
     with pytest.raises(ConfigError, match=r"decode\.threshold is 2"):
         DecodeConfig(threshold=2)
 

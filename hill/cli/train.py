@@ -27,6 +27,9 @@ def train(
     config: Annotated[Path | None, typer.Option(help="TOML file with groups model, train, data, decode.")] = None,
     assignments: Annotated[list[str] | None, typer.Option("--set", help="A setting: train.epochs=5.")] = None,
     warm_start: Annotated[Path | None, typer.Option(help="Trained model to start from.")] = None,
+    test_share: Annotated[
+        float | None, typer.Option(help="One file without splits: share that is held out as test. 0: none.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted training.")] = False,
     ensemble: Annotated[
         bool, typer.Option("--ensemble/--no-ensemble", help="Mix the scores with those of a linear model.")
@@ -57,6 +60,8 @@ def train(
         settings["train"]["ensemble"] = False
     if plain:
         settings["train"]["plain"] = True
+    if test_share is not None:
+        settings["data"]["test_share"] = test_share
     if warm_start:
         old, settings = warm_settings(warm_start, settings)
         if name not in ("hill", old):
@@ -66,22 +71,30 @@ def train(
     classifier = HillClassifier(read_taxonomy(taxonomy, language), name, settings, preset)
     check_output_folder(out, resume, data)
     with _exit_on_signal(), (context := init_distributed(classifier.train_config.device)).lock(out):
-        documents = read_data(data, classifier.taxonomy)
+        documents = classifier.hold_out_test(read_data(data, classifier.taxonomy))
         with training_progress(classifier.train_config.metric, shown=context.is_main) as bar:
             for event in classifier.training(documents, out, resume, tensorboard):
                 bar.show(event)
+        warning = ""
         if "test" in documents:
-            classifier.metrics = classifier.evaluate(documents["test"]) | {"split": "test"}
+            test, warning = classifier.evaluation_documents(documents["test"])
+            classifier.metrics = classifier.evaluate(test, include_seen=True) | {"split": "test"}
         if context.is_main:
+            if warning:
+                sys.stderr.write(f"hill: test: {warning}\n")
             if classifier.warm_start_report:
                 print(f"started from {warm_start}: {classifier.warm_start_report}")
             classifier.save(out)
             print_metrics(classifier.metrics)
+            if classifier.decode_note:
+                print(classifier.decode_note)
             if classifier.metrics["split"] == "dev":
                 print(
                     "the dev set also selected the epoch, thresholds and calibration; expect slightly lower scores on "
                     "new data"
                 )
+            if "data" in documents and "test" in documents:
+                print(f"{len(documents['test']):,} documents were held out as test: hill evaluate {out} {data}")
             print(f'saved to {out}; try: hill predict {out} "a text"')
     context.close()
 

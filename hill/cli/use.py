@@ -19,21 +19,29 @@ def evaluate(
     data: Data,
     report: Annotated[Path | None, typer.Option(help="Write an error report: .html, or its numbers as .json.")] = None,
     explained: Annotated[int, typer.Option(help="Report: how many errors of each kind to explain.")] = 4,
+    include_seen: Annotated[bool, typer.Option("--all", help="Also score documents from the training data.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Evaluate a model on data. A folder is evaluated on its test split. With --report, --json prints the report."""
+    """Evaluate a model on data, without documents from its training data. A folder is evaluated on its test split.
+
+    With --report, --json prints the report.
+    """
     if report:
         from hill.report import make_report
         from hill.report.report import check_target
 
         check_target(report)  # before the evaluation, which takes long
-        classifier = load_model(model)
+    classifier = load_model(model)
+    documents, warning = classifier.evaluation_documents(data, include_seen)
+    if warning:
+        sys.stderr.write(f"hill: {warning}\n")
+    if report:
         with counting("documents") as tick:
-            written = make_report(classifier, data, _load_explain(model), explained, tick)
+            written = make_report(classifier, documents, _load_explain(model), explained, tick)
         written.write(report)
         result = written.to_dict() if as_json else written.to_dict()["metrics"]
     else:
-        result = load_model(model).evaluate(data)
+        result = classifier.evaluate(documents, include_seen=True)
     if as_json:
         print(json.dumps(result, ensure_ascii=False))
         return

@@ -14,6 +14,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from hill.data.readers import MAX_EXAMPLES, OnProblem, Problem, Record, find_splits, raise_error, read_records
+from hill.data.seen import text_hashes
 from hill.errors import DataError
 from hill.io import is_utf8
 from hill.taxonomy import Taxonomy
@@ -49,12 +50,21 @@ class Documents:
         return self if len(self) <= count else self.take(np.sort(order[:count]))
 
     def split(self, share: float, seed: int) -> tuple["Documents", "Documents"]:
-        """Split off a random share of the documents; both parts have at least one document."""
+        """Split off a random share of the documents; both parts have at least one document.
+
+        Documents with the same text, up to case and white space, are in the same part.
+        """
         if len(self) < 2:
             raise DataError(f"{len(self)} document cannot be split into train and dev; give more, or a dev split")
         order = np.random.default_rng(seed).permutation(len(self))
-        n_second = min(max(1, round(share * len(self))), len(self) - 1)
-        return self.take(np.sort(order[n_second:])), self.take(np.sort(order[:n_second]))
+        _, first, text = np.unique(text_hashes(self.texts)[order], return_index=True, return_inverse=True)
+        if len(first) < 2:
+            raise DataError(f"all {len(self):,} documents have the same text; train and dev need different ones")
+        rank = np.argsort(np.argsort(first))[text]  # numbers the texts in random order
+        sizes = np.cumsum(np.bincount(rank))
+        n_second = min(int(np.searchsorted(sizes, max(1, round(share * len(self))))) + 1, len(sizes) - 1)
+        second = rank < n_second
+        return self.take(np.sort(order[~second])), self.take(np.sort(order[second]))
 
     def check(self, taxonomy: Taxonomy) -> None:
         """Raise a `DataError` unless the labels have one column per label of this taxonomy."""

@@ -34,6 +34,8 @@ SUPPORT = 50
 """Minimum number of gold documents of a label with its own isotonic curve."""
 SLOPE = 1e-3
 """Weight of the identity in an isotonic curve: the curve is then strictly increasing, and ranks do not change."""
+PRIOR = 20.0
+"""Strength of the penalty on the logarithm of a temperature: with few documents, temperatures stay near 1."""
 
 
 def logits(scores: ScoreArray) -> FloatArray:
@@ -153,14 +155,20 @@ def fit_calibrator(kind: str, taxonomy: Taxonomy, blocks: Iterable[Block]) -> Ca
 
 
 def _fit_temperature(gold: IntArray, total: IntArray) -> float:
-    """Return the temperature with the lowest log loss; 1 if all or none of the pairs are gold."""
+    """Return the temperature with the lowest penalised log loss; 1 if all or none of the pairs are gold.
+
+    The penalty bounds the temperature of scores that separate the gold pairs perfectly: without it, 0 would be best.
+    """
     if not 0 < gold.sum() < total.sum():
         return 1.0
 
-    def loss(slope: float) -> float:
-        return float(total @ np.logaddexp(0, slope * FINE) - slope * (gold @ FINE))
+    def loss(log_slope: float) -> float:
+        slope = np.exp(log_slope)
+        log_loss = total @ np.logaddexp(0, slope * FINE) - slope * (gold @ FINE)
+        return float(log_loss + PRIOR / 2 * log_slope**2)
 
-    return float(1 / minimize_scalar(loss, bounds=(1 / MAX_SLOPE, MAX_SLOPE), method="bounded").x)
+    bound = np.log(MAX_SLOPE)
+    return float(np.exp(-minimize_scalar(loss, bounds=(-bound, bound), method="bounded").x))
 
 
 def _fit_curve(gold: IntArray, total: IntArray) -> FloatArray:

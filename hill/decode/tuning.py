@@ -25,6 +25,8 @@ MAX_SCORES = 2**26
 """Maximum number of scores in memory (256 MiB, 512 MiB if sparse); of more documents, a random sample is used."""
 SEED = 0
 FOLDS = 4
+FEW_DOCUMENTS = 200
+"""With fewer documents, `auto` never calibrates by isotonic regression, and tunes thresholds only for a clear gain."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ class Tuned:
     config: DecodeConfig
     thresholds: FloatArray | None = None
     calibrator: Calibrator | None = None
+    note: str = ""
+    """What was chosen and why, in one sentence."""
 
     def decoder(self, taxonomy: Taxonomy) -> Decoder:
         """Create a decoder with these settings."""
@@ -84,15 +88,45 @@ class Tuned:
 
 def tune(taxonomy: Taxonomy, config: DecodeConfig, collected: CollectedScores) -> Tuned:
     """Choose calibration, strategy and thresholds, as the config asks, that are best for these documents."""
+    automatic = config.strategy == "auto"
     if config.calibrate == "auto":
         config = replace(config, calibrate=choose_calibration(taxonomy, collected))
-    if config.strategy == "auto":
+    if automatic:
         config = choose_rule(taxonomy, config, collected)
     calibrator = fit_calibrator(config.calibrate, taxonomy, collected.blocks())
+    if config.thresholded:
+        histograms = _histograms(taxonomy, config, calibrator, collected)
+        tuned = _with_thresholds(taxonomy, config, calibrator, histograms)
+    else:
+        tuned = Tuned(config, None, calibrator)
+    return replace(tuned, note=describe_choice(tuned.config, len(collected), automatic))
+
+
+GROUPS = {"global": "one threshold for all labels", "level": "one threshold per level", "label": "thresholds per label"}
+METRIC_NAMES = {
+    "micro_f1": "micro F1",
+    "macro_f1": "macro F1",
+    "hierarchical_f1": "hierarchical F1",
+    "mean_f1": "mean F1",
+}
+
+
+def describe_choice(config: DecodeConfig, n_documents: int, automatic: bool) -> str:
+    """Say in one sentence which labels are predicted; `automatic` if the strategy was chosen on these documents."""
+    few = automatic and n_documents < FEW_DOCUMENTS
     if not config.thresholded:
-        return Tuned(config, None, calibrator)
-    histograms = _histograms(taxonomy, config, calibrator, collected)
-    return _with_thresholds(taxonomy, config, calibrator, histograms)
+        choice = "the best path is predicted" if config.k == 1 else f"the {config.k} best paths are predicted"
+    elif config.tune != "off":
+        choice = f"{GROUPS[config.tune]}, tuned for {METRIC_NAMES[config.tune_metric]}"
+        if few:
+            choice = f"few, but scores above 0.5 are clearly not the best choice; {choice}"
+    else:
+        reason = (
+            "too few to tune thresholds; " if few else "no tuned threshold is clearly better; " if automatic else ""
+        )
+        raw = " before calibration" if config.calibrate == "isotonic" else ""
+        choice = f"{reason}scores above {config.threshold:g}{raw} are predicted"
+    return f"{n_documents:,} dev document{'s' if n_documents != 1 else ''}: {choice}"
 
 
 def _with_thresholds(
@@ -133,8 +167,12 @@ def _histograms(
 
 
 def choose_calibration(taxonomy: Taxonomy, collected: CollectedScores) -> str:
-    """Choose the kind of calibration with the lowest cross-validated expected calibration error, mean over levels."""
-    metrics = {kind: CalibrationMetrics(taxonomy) for kind in ("off", "temperature", "isotonic")}
+    """Choose the kind of calibration with the lowest cross-validated expected calibration error, mean over levels.
+
+    Isotonic curves have no prior, so few documents that are separated perfectly would turn scores into 0 and 1.
+    """
+    kinds = ("off", "temperature") if len(collected) < FEW_DOCUMENTS else ("off", "temperature", "isotonic")
+    metrics = {kind: CalibrationMetrics(taxonomy) for kind in kinds}
     for train, test in collected.folds():
         for kind, metric in metrics.items():
             calibrator = fit_calibrator(kind, taxonomy, train.blocks())
@@ -151,6 +189,8 @@ MAX_LOSS = 0.004
 """Maximum loss of a tuned rule in any of the three metrics."""
 MARGIN = 0.15
 """Minimum gain of a tuned rule over the default, times the square root of the number of documents, as noise shrinks."""
+CLEAR_GAIN = 0.05
+"""Minimum gain of a tuned rule over the default with few documents."""
 
 
 def choose_rule(taxonomy: Taxonomy, config: DecodeConfig, collected: CollectedScores) -> DecodeConfig:
@@ -158,12 +198,16 @@ def choose_rule(taxonomy: Taxonomy, config: DecodeConfig, collected: CollectedSc
 
     A tuned rule must not lose more than MAX_LOSS in micro, macro or hierarchical F1 against all labels above 0.5, and
     the mean of the three must be above that of the default rule by a margin, all in a cross-validation. The rule with
-    the highest mean is chosen.
+    the highest mean is chosen. With few documents the margin is large: tuning is then for models whose scores are far
+    too low or too high.
     """
     rules = [replace(config, strategy="ancestors", tune=tune, tune_metric=metric) for tune, metric in RULES]
     gains = _gains(taxonomy, rules, collected)
     mean = gains.mean(axis=1)
-    allowed = (gains.min(axis=1) >= -MAX_LOSS) & (mean >= mean[0] + MARGIN / np.sqrt(max(len(collected), 1)))
+    margin = MARGIN / np.sqrt(max(len(collected), 1))
+    if len(collected) < FEW_DOCUMENTS:
+        margin = max(margin, CLEAR_GAIN)
+    allowed = (gains.min(axis=1) >= -MAX_LOSS) & (mean >= mean[0] + margin)
     return rules[int(np.where(allowed, mean, -np.inf).argmax())] if allowed.any() else rules[0]
 
 

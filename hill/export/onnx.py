@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from hill.data.seen import SEEN_FILE, seen_document
 from hill.encoders import Transformer
 from hill.errors import ConfigError, HillError, need
 from hill.export.runtime import GRAPH, ONNX_FORMAT, ONNX_VERSION, is_export, start_session
@@ -68,6 +69,8 @@ def export_onnx(classifier: HillClassifier, folder: str | os.PathLike[str], int8
         "thresholds.json": decoding,
         "metrics.json": classifier.metrics,
     }
+    if classifier.seen is not None:
+        documents[SEEN_FILE] = seen_document(classifier.seen)
     with TemporaryDirectory() as scratch:
         graph = Path(scratch) / GRAPH
         try:

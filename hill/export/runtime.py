@@ -15,6 +15,7 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from hill.data.documents import check_texts
+from hill.data.seen import SEEN_FILE, read_seen
 from hill.data.tokens import Tokens, tokenize
 from hill.data.windows import overlap, score_windows
 from hill.decode import DecodeConfig
@@ -93,6 +94,7 @@ class OnnxClassifier(Predictor):
         decode = {name: value for name, value in config["decode"].items() if name != "support"}  # earlier versions
         self.decode_config = make(DecodeConfig, decode, "decode")
         self.set_thresholds(documents["thresholds.json"])
+        self.seen = read_seen(documents[SEEN_FILE]) if SEEN_FILE in documents else None
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._session = start_session(folder / GRAPH)
         self._threads, self._batch_tokens = threads or CORES, batch_tokens

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hill.data import Documents, read_data
+from hill.data import Documents
 from hill.errors import ConfigError, DataError
 from hill.html import render, source
 from hill.io import write_text
@@ -53,8 +53,7 @@ def make_report(
     """
     check_at_least(explained, 0, "explained")
     if not isinstance(data, Documents):
-        splits = read_data(data, predictor.taxonomy)
-        data = splits.get("test") or next(iter(splits.values()))
+        data, _ = predictor.evaluation_documents(data, include_seen=True)
     if not len(data):
         raise DataError("there are no documents to report on; expected at least one")
     config, taxonomy, texts = predictor.decode_config, predictor.taxonomy, data.texts
@@ -78,6 +77,7 @@ def make_report(
                 "threshold": config.threshold,
                 "threshold_of_each_label": predictor.thresholds is not None,
                 "calibrated": config.calibrate if predictor.calibrator is not None else "off",
+                "decoding": predictor.decode_note,
             },
             "metrics": metrics,
             "labels": labels,

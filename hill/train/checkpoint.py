@@ -45,7 +45,7 @@ from hill.settings import Groups, by_group
 from hill.taxonomy import Taxonomy
 from hill.train.distributed import Stopped, current_context
 from hill.train.head_start import fit_before_steps
-from hill.train.trainer import Epoch, Progress, Resumed, Session, Split, Step, TrainingEvent, train
+from hill.train.trainer import EarlyStop, Epoch, Progress, Resumed, Session, Split, Step, TrainingEvent, train
 
 FOLDER = "checkpoints"
 STATE = re.compile(r"state-\d{8}-\d{4}")
@@ -395,12 +395,14 @@ class Log:
             if not content.endswith(b"\n"):  # the last line is incomplete
                 os.truncate(file, content.rfind(b"\n") + 1)
 
-    def write_event(self, event: Step | Epoch) -> None:
-        """Log every tenth step and every epoch."""
+    def write_event(self, event: Step | Epoch | EarlyStop) -> None:
+        """Log every tenth step, every epoch and early stopping."""
         if isinstance(event, Epoch):
             values = {key: value for key, value in event.metrics.items() if key != "levels"}
             self.write({"epoch": event.epoch, "improved": event.improved, "dev": values})
             self._add_scalars({f"dev/{key}": value for key, value in values.items()}, event.epoch)
+        elif isinstance(event, EarlyStop):
+            self.write({"stopped": event.epoch, "best_epoch": event.best_epoch})
         elif event.step % LOG_STEPS == 0:
             losses = {"loss": event.loss.item()} | {name: part.item() for name, part in event.parts.items()}
             skipped = {"skipped": event.skipped} if event.skipped else {}

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from hill.train.trainer import Epoch, Notice, Resumed, StageProgress, Step, TrainingEvent
+from hill.train.trainer import EarlyStop, Epoch, Notice, Resumed, StageProgress, Step, TrainingEvent
 
 READ_STEPS = 5
 """Steps between two updates of the loss: reading it waits for the device."""
@@ -48,6 +48,13 @@ class TrainingProgress:
             skipped = f"  {event.metrics['skipped']:,} steps skipped" if event.metrics.get("skipped") else ""
             if values or skipped:
                 self._print(f"epoch {event.epoch}: dev {values}{skipped}{mark}")
+        elif isinstance(event, EarlyStop):
+            epochs = event.epoch - event.best_epoch
+            count = "1 epoch" if epochs == 1 else f"{epochs} epochs"
+            self._print(
+                f"stopped after epoch {event.epoch}: dev {self._metric} has not improved for {count}; "
+                f"best epoch {event.best_epoch}"
+            )
 
     def _begin(self, stage: str, total: int) -> TaskID:
         """Replace the bar if this is a new stage."""

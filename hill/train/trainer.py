@@ -96,12 +96,20 @@ class Epoch:
     improved: bool
 
 
-TrainingEvent = StageProgress | Notice | Resumed | Step | Epoch
+@dataclass(frozen=True)
+class EarlyStop:
+    """The training ended after this epoch, because dev has not improved for `patience` epochs."""
+
+    epoch: int
+    best_epoch: int
+
+
+TrainingEvent = StageProgress | Notice | Resumed | Step | Epoch | EarlyStop
 
 # The loop
 
 
-def train(session: Session, data: Split, dev: Split | None, taxonomy: Taxonomy) -> Iterator[Step | Epoch]:
+def train(session: Session, data: Split, dev: Split | None, taxonomy: Taxonomy) -> Iterator[Step | Epoch | EarlyStop]:
     """Train from the current progress to the last step, or until dev has not improved for `patience` epochs.
 
     With a time limit, learning rates decay with the time if that runs out sooner than the steps.
@@ -137,6 +145,8 @@ def train(session: Session, data: Split, dev: Split | None, taxonomy: Taxonomy) 
         progress.epoch, progress.position = progress.epoch + 1, 0
         if is_last or progress.epoch % interval == 0:
             yield _finish_epoch(session, dev, taxonomy)
+    if not is_last:
+        yield EarlyStop(progress.epoch, progress.best_epoch)
 
 
 def _finish_epoch(session: Session, dev: Split | None, taxonomy: Taxonomy) -> Epoch:

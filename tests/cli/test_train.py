@@ -41,6 +41,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory, tiny_encoder: Path) -> Path
     result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert result.returncode == 0, result.stderr
     assert "micro_f1" in result.stdout and f"hill predict {folder / 'model'}" in result.stdout
+    assert "\n20 dev documents: " in result.stdout
+    assert "hill: test: 1 of 20 documents were in the training data" in result.stderr
     assert "epoch 4: dev micro_f1" in result.stderr and "expect slightly lower scores" not in result.stdout
     return folder
 
@@ -52,10 +54,13 @@ def train_arguments(folder: Path, encoder: Path, out: Path, *more: str) -> list[
 
 def test_train_leaves_metrics_of_test_and_a_log(folder: Path) -> None:
     metrics = json.loads((folder / "model" / "metrics.json").read_text())
-    assert metrics["split"] == "test" and metrics["documents"] == 20 and 0 <= metrics["micro_f1"] <= 1
+    assert metrics["split"] == "test" and metrics["documents"] == 19 and 0 <= metrics["micro_f1"] <= 1
     config = json.loads((folder / "model" / "config.json").read_text())
     assert config["settings"]["train"]["epochs"] == 4 and config["model"] == "hill"
     assert (folder / "model" / "log.jsonl").exists() and not (folder / "model" / "checkpoints").exists()
+    note = json.loads((folder / "model" / "training.json").read_text())["decoding"]
+    assert note.startswith("20 dev documents: ")
+    assert f"Tuning on {note}." in hill("card", str(folder / "model")).stdout
 
 
 def test_train_warns_that_dev_scores_are_optimistic(folder: Path, tmp_path: Path) -> None:
@@ -63,6 +68,37 @@ def test_train_warns_that_dev_scores_are_optimistic(folder: Path, tmp_path: Path
     options = ["--taxonomy", folder / "taxonomy.json", "--out", tmp_path / "model", "--model", "linear"]
     result = hill("train", data, *options)
     assert result.returncode == 0 and "expect slightly lower scores on new data" in result.stdout
+
+
+def test_a_file_without_splits_is_tested_on_documents_that_were_held_out(folder: Path, tmp_path: Path) -> None:
+    texts = [*(f"{text} x{i}" for i, text in enumerate(toy_documents(80, 5)[0])), "Fin fin", "fin  FIN"]
+    labels = [*toy_documents(80, 5)[1], ["p"], ["p"]]
+    data = tmp_path / "mine.jsonl"
+    records = [{"text": text, "labels": given} for text, given in zip(texts, labels, strict=True)]
+    data.write_text("".join(json.dumps(record) + "\n" for record in records))
+    options = ["--taxonomy", folder / "taxonomy.json", "--model", "linear"]
+    result = hill("train", data, *options, "--out", tmp_path / "model")
+    assert result.returncode == 0 and "8 documents were held out as test: hill evaluate" in result.stdout
+    record = json.loads((tmp_path / "model" / "training.json").read_text())
+    assert {name: split["documents"] for name, split in record["splits"].items()} == {"train": 67, "dev": 7, "test": 8}
+    trained = json.loads((tmp_path / "model" / "metrics.json").read_text())
+    assert trained.pop("split") == "test" and trained["documents"] == 8
+    evaluated = hill("evaluate", tmp_path / "model", data, "--json")
+    assert json.loads(evaluated.stdout) == trained
+    assert evaluated.stderr == (
+        "hill: 74 of 82 documents were in the training data; their scores say little about new documents, so only the "
+        "other 8 are scored\n"
+    )
+    everything = hill("evaluate", tmp_path / "model", data, "--json", "--all")
+    assert json.loads(everything.stdout)["documents"] == 82 and not everything.stderr
+    report = hill("evaluate", tmp_path / "model", data, "--json", "--report", tmp_path / "report.json")
+    assert json.loads(report.stdout)["metrics"]["documents"] == 8 and "so only the other 8" in report.stderr
+
+    result = hill("train", data, *options, "--out", tmp_path / "all", "--test-share", "0")
+    assert result.returncode == 0 and "held out as test" not in result.stdout
+    evaluated = hill("evaluate", tmp_path / "all", data, "--json")
+    assert json.loads(evaluated.stdout)["documents"] == 82
+    assert "82 of 82 documents were in the training data; their scores say little" in evaluated.stderr
 
 
 def test_evaluate(folder: Path) -> None:

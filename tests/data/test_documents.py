@@ -6,14 +6,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as arrow
 import pyarrow.parquet as parquet
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hill.data import Documents, find_splits, read_data
+from hill.data.documents import label_documents
 from hill.data.readers import read_fields
 from hill.errors import ConfigError, DataError
 from hill.taxonomy import Taxonomy
+from tests.conftest import animals_taxonomy
 
 RECORDS: list[dict[str, Any]] = [
     {"id": "7", "text": "A bat\nflies.", "labels": ["bat"]},
@@ -186,3 +191,35 @@ def test_texts_to_predict_need_no_labels_in_parquet_either(tmp_path: Path) -> No
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     parquet.write_table(arrow.table({"id": ["a", "b"], "text": ["one", "two"]}), tmp_path / "texts.parquet")
     assert list(read_fields([tmp_path / "texts.parquet"])) == [("a", "one"), ("b", "two")]
+
+
+def documents_of(texts: list[str]) -> Documents:
+    return label_documents(texts, [["p"]] * len(texts), animals_taxonomy())
+
+
+def test_a_split_without_repeated_texts_is_the_one_of_a_permutation() -> None:
+    texts = [f"text {i}" for i in range(37)]
+    first, second = documents_of(texts).split(0.2, seed=5)
+    expected = np.random.default_rng(5).permutation(37)[:7].tolist()
+    assert second.texts == [texts[i] for i in sorted(expected)]
+    assert first.texts == [text for i, text in enumerate(texts) if i not in expected]
+
+
+@given(st.lists(st.sampled_from(["a", "A ", "b", "c  d", "C d", "e", "f"]), min_size=2), st.floats(0.01, 0.99))
+def test_no_text_is_in_both_parts_of_a_split(texts: list[str], share: float) -> None:
+    normal = [" ".join(text.lower().split()) for text in texts]
+    if len({*normal}) == 1:
+        with pytest.raises(DataError, match="documents have the same text; train and dev need different ones"):
+            documents_of(texts).split(share, seed=0)
+        return
+    first, second = ([int(key) for key in part.ids] for part in documents_of(texts).split(share, seed=0))
+    assert first and second and sorted(first + second) == list(range(len(texts)))
+    assert first == sorted(first) and second == sorted(second)
+    assert not {normal[i] for i in first} & {normal[i] for i in second}
+    largest = max(normal.count(text) for text in normal)
+    assert len(second) < max(1, round(share * len(texts))) + largest
+
+
+def test_a_document_alone_cannot_be_split() -> None:
+    with pytest.raises(DataError, match="1 document cannot be split into train and dev"):
+        documents_of(["a"]).split(0.5, seed=0)

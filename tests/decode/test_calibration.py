@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
+import hill.decode.calibration as calibration_module
 from hill.decode import DecodeConfig, Decoder, read_calibrator
 from hill.decode.calibration import COARSE, SLOPE, SUPPORT, fit_calibrator, logits
 from hill.metrics.scores import CalibrationMetrics
@@ -33,7 +34,8 @@ def in_parts(gold: np.ndarray, scores: np.ndarray) -> list[tuple[np.ndarray, np.
     return [(gold[:700], scores[:700]), (gold[700:], scores[700:])]
 
 
-def test_temperatures_are_those_of_a_logistic_regression_on_the_logits() -> None:
+def test_without_the_prior_temperatures_are_those_of_a_logistic_regression(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration_module, "PRIOR", 0.0)
     gold, scores = made(0)
     calibrator = fit_calibrator("temperature", TWO, in_parts(gold, scores))
     assert calibrator is not None
@@ -42,6 +44,40 @@ def test_temperatures_are_those_of_a_logistic_regression_on_the_logits() -> None
         slope = LogisticRegression(C=1e9, fit_intercept=False).fit(x, y).coef_[0, 0]
         assert calibrator.to_dict()["levels"][level] == pytest.approx(1 / slope, rel=2e-3)
         assert calibrator(scores)[:, rows] == pytest.approx(sigmoid(slope * logits(scores[:, rows])), abs=2e-3)
+
+
+def best_temperature(gold: np.ndarray, scores: np.ndarray, prior: float) -> float:
+    """Try all temperatures of a fine grid on every pair of a document and a label."""
+
+    def loss(log_temperature: float) -> float:
+        logit = logits(scores).ravel() / np.exp(log_temperature)
+        surprise = [np.log1p(np.exp(-z if is_gold else z)) for z, is_gold in zip(logit, gold.ravel(), strict=True)]
+        return sum(surprise) + prior / 2 * log_temperature**2
+
+    return float(np.exp(min(np.arange(-3, 3, 0.01), key=loss)))
+
+
+@pytest.mark.parametrize(("documents", "sharp"), [(15, 2.0), (60, 2.0), (60, 0.4)])
+def test_few_documents_keep_temperatures_near_one(documents: int, sharp: float) -> None:
+    gold, scores = made(0, documents, sharp)
+    calibrator = fit_calibrator("temperature", TWO, [(gold, scores)])
+    assert calibrator is not None
+    for found, rows in zip(calibrator.to_dict()["levels"], ([0, 1], [2, 3]), strict=True):
+        assert found == pytest.approx(best_temperature(gold[:, rows], scores[:, rows], 20), rel=0.01)
+        free = best_temperature(gold[:, rows], scores[:, rows], 0)
+        assert abs(np.log(found)) < abs(np.log(free))
+
+
+def test_documents_that_are_separated_perfectly_do_not_make_every_score_0_or_1() -> None:
+    gold = np.eye(4, dtype=bool)[np.arange(60) % 4]
+    scores = np.where(gold, sigmoid(np.array(1.0)), sigmoid(np.array(-1.0)))
+    calibrator = fit_calibrator("temperature", TWO, [(gold, scores)])
+    assert calibrator is not None
+    # Per level: 120 pairs, each with the loss log(1 + exp(-slope)). At the minimum of the loss,
+    # 120 slope / (1 + exp(slope)) = 20 log(slope), which holds at slope = 2.728.
+    assert 120 * 2.728 / (1 + np.exp(2.728)) == pytest.approx(20 * np.log(2.728), rel=2e-3)
+    assert calibrator.to_dict()["levels"] == pytest.approx([1 / 2.728] * 2, rel=1e-3)
+    assert calibrator(scores).max() == pytest.approx(sigmoid(np.array(2.728)), abs=1e-3)  # 0.939
 
 
 def test_curves_are_isotonic_regressions_at_the_nodes() -> None:

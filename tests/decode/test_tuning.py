@@ -70,6 +70,71 @@ def test_auto_stays_plain_where_nothing_is_to_be_gained() -> None:
     assert np.array_equal(tuned.decoder(TAIL).decode(others), Decoder(TAIL, DecodeConfig("closure")).decode(others))
 
 
+@pytest.mark.parametrize(
+    ("documents", "gain", "expected"), [(199, 0.049, "off"), (199, 0.051, "level"), (200, 0.02, "level")]
+)
+def test_few_documents_need_a_clear_gain(
+    monkeypatch: pytest.MonkeyPatch, documents: int, gain: float, expected: str
+) -> None:
+    rows = np.array([[0.0] * 3, *[[-0.1] * 3] * 2, [gain] * 3, *[[-0.1] * 3] * 3])
+    monkeypatch.setattr(tuning_module, "_gains", lambda *given: rows)
+    assert tuning_module.choose_rule(TAIL, DecodeConfig(), collected(0, documents)).tune == expected
+
+
+def test_few_documents_get_the_default_rule_and_the_result_says_so() -> None:
+    tuned = tune(TAIL, DecodeConfig(), collected(3, 112, shy=0.0))
+    assert (tuned.config.strategy, tuned.config.tune, tuned.config.threshold) == ("ancestors", "off", 0.5)
+    assert tuned.config.calibrate != "isotonic"
+    assert tuned.note == "112 dev documents: too few to tune thresholds; scores above 0.5 are predicted"
+    _, others = long_tail(5, 300)
+    predicted = TAIL.closures(csr_array(others > 0.5)).toarray()
+    assert np.array_equal(tuned.decoder(TAIL).decode(others), predicted)
+
+
+def test_few_documents_still_tell_that_all_scores_are_far_too_low() -> None:
+    gold, scores = long_tail(1, 60, shy=0.0)
+    low = (scores / 4).astype(np.float32)
+    tuned = tune(TAIL, DecodeConfig(), CollectedScores(low, csr_array(gold)))
+    assert tuned.config.tune != "off" and tuned.note.startswith("60 dev documents: few, but scores above 0.5 are")
+    unseen, unseen_scores = long_tail(99, 2000, shy=0.0)
+    assert measured(tuned, (unseen, unseen_scores / 4))["micro_f1"] > 0.6
+    assert score(unseen, unseen_scores / 4 > 0.5, None, TAIL)["micro_f1"] == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "documents", "note"),
+    [
+        (DecodeConfig("closure"), 60, "60 dev documents: one threshold for all labels, tuned for micro F1"),
+        (
+            DecodeConfig("ancestors", tune="label", tune_metric="mean_f1"),
+            1,
+            "1 dev document: thresholds per label, tuned for mean F1",
+        ),
+        (DecodeConfig("raw", tune="off", calibrate="off"), 60, "60 dev documents: scores above 0.5 are predicted"),
+        (
+            DecodeConfig("closure", threshold=0.3, tune="off", calibrate="isotonic"),
+            1200,
+            "1,200 dev documents: scores above 0.3 before calibration are predicted",
+        ),
+        (DecodeConfig("path"), 60, "60 dev documents: the best path is predicted"),
+        (DecodeConfig("path", k=2), 60, "60 dev documents: the 2 best paths are predicted"),
+    ],
+)
+def test_what_the_user_fixed_is_used_with_any_number_of_documents(
+    config: DecodeConfig, documents: int, note: str
+) -> None:
+    tuned = tune(TAIL, config, collected(1, documents))
+    assert tuned.note == note and tuned.config.strategy == config.strategy and tuned.config.tune == config.tune
+
+
+def test_isotonic_curves_need_200_documents() -> None:
+    draw = np.random.default_rng(0)
+    scores = draw.random((200, 44)).astype(np.float32)
+    labels = csr_array(draw.random(scores.shape) < 0.2)  # whatever the score is: only a flat curve is calibrated
+    assert tuning_module.choose_calibration(TAIL, CollectedScores(scores, labels)) == "isotonic"
+    assert tuning_module.choose_calibration(TAIL, CollectedScores(scores[:199], labels[:199])) == "temperature"
+
+
 def test_a_rule_that_loses_more_than_a_little_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     rules = [[0.01, 0, 0], [0.05, 0.05, 0.05], [0.2, 0.3, -0.01], [0.06, 0.06, 0.06], *[[0, 0, 0]] * 3]
     for rows, expected in (
@@ -77,7 +142,7 @@ def test_a_rule_that_loses_more_than_a_little_is_not_chosen(monkeypatch: pytest.
         ([*rules[:5], [0.1, 0.1, -0.003], [0.2, 0.1, -0.005]], ("ancestors", "label", "micro_f1")),
     ):
         monkeypatch.setattr(tuning_module, "_gains", lambda *given, rows=rows: np.array(rows))
-        chosen = tuning_module.choose_rule(TAIL, DecodeConfig(), collected(0, 100))
+        chosen = tuning_module.choose_rule(TAIL, DecodeConfig(), collected(0, 200))
         assert (chosen.strategy, chosen.tune, chosen.tune_metric) == expected
 
 
@@ -202,6 +267,8 @@ def test_what_was_decided_is_kept(config: DecodeConfig) -> None:
     other = Given(TAIL, scores, config)
     other.set_thresholds(kept)
     assert other.decode_config == predictor.decode_config and other.thresholds_document() == kept
+    assert other.decode_note == predictor.decode_note
+    assert other.decode_note.startswith("600 dev documents: ") or not config.tunable
     assert other.predict(TEXTS) == predictor.predict(TEXTS)
     assert np.array_equal(other.predict_proba(TEXTS), predictor.predict_proba(TEXTS))
     assert "auto" not in (predictor.decode_config.strategy, predictor.decode_config.calibrate)

@@ -55,6 +55,15 @@ def report_of(
     return make_report(Given(taxonomy, scores, decoding, batch, seed), documents_of(labels)).to_dict()
 
 
+def test_the_report_says_what_tuning_chose() -> None:
+    predictor = Given(animals_taxonomy(), np.eye(7), DecodeConfig(calibrate="off"))
+    assert "Tuning on" not in make_report(predictor, documents_of(np.eye(7))).html()
+    predictor.decode_note = "7 dev documents: too few to tune thresholds; scores above 0.5 are predicted"
+    report = make_report(predictor, documents_of(np.eye(7)))
+    assert report.to_dict()["model"]["decoding"] == predictor.decode_note
+    assert f"calibration off. Tuning on {predictor.decode_note}.</p>" in report.html()
+
+
 def up(taxonomy: Taxonomy, rows: set[int]) -> set[int]:
     """With all ancestors."""
     return rows | {above for row in rows for above in taxonomy.ancestors(row).tolist()}

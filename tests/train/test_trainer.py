@@ -1,5 +1,6 @@
 """Training: the same seed gives the same weights, and so does a training that was killed and resumed."""
 
+import io
 import json
 import os
 import signal
@@ -11,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
+from rich.progress import Progress
 
 from hill.classifier import HillClassifier
 from hill.data import Documents
@@ -22,7 +25,8 @@ from hill.models.inference import read_tensors
 from hill.taxonomy import Taxonomy
 from hill.train import Epoch, Step, TrainConfig, head_start
 from hill.train.checkpoint import check_output_folder
-from hill.train.trainer import make_optimiser, set_rates
+from hill.train.progress import TrainingProgress
+from hill.train.trainer import EarlyStop, make_optimiser, set_rates
 from tests.conftest import animals_taxonomy, toy_documents
 from tests.forks import start
 from tests.made import make_model
@@ -150,8 +154,23 @@ def test_the_log_tells_steps_and_epochs(unbroken: Path) -> None:
 
 def test_training_stops_when_dev_stops_improving(tiny_encoder: Path, animals: Taxonomy, tmp_path: Path) -> None:
     model = classifier(animals, tiny_encoder, epochs=30, patience=2, encoder_lr=0.0, lr=0.0)
-    epochs = [r for r in model.training(toy_data(animals), tmp_path) if isinstance(r, Epoch)]
-    assert [r.improved for r in epochs] == [True, False, False]
+    events = list(model.training(toy_data(animals), tmp_path))
+    assert [r.improved for r in events if isinstance(r, Epoch)] == [True, False, False]
+    assert events[-1] == EarlyStop(epoch=3, best_epoch=1)
+    assert json.loads((tmp_path / "log.jsonl").read_text().splitlines()[-1])["stopped"] == 3
+    shown = io.StringIO()
+    with Progress(console=Console(file=shown, width=200)) as bar:
+        TrainingProgress(bar, "micro_f1").show(events[-1])
+    message = "stopped after epoch 3: dev micro_f1 has not improved for 2 epochs; best epoch 1"
+    assert message in shown.getvalue()
+
+
+def test_a_training_that_ends_with_its_last_epoch_was_not_stopped(
+    tiny_encoder: Path, animals: Taxonomy, tmp_path: Path
+) -> None:
+    model = classifier(animals, tiny_encoder, epochs=3, patience=2, encoder_lr=0.0, lr=0.0)
+    events = list(model.training(toy_data(animals), tmp_path))
+    assert isinstance(events[-1], Epoch) and events[-1].epoch == 3
 
 
 def test_the_head_start_gives_a_head_start(
