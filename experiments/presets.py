@@ -82,14 +82,14 @@ def train(data: Path, row: str, documents: int, seed: int, encoder: str) -> dict
         "notices": notices,
     }
     for split in ("dev", "test"):
-        metrics = classifier.evaluate(splits[split])
+        metrics = classifier.evaluate(splits[split], include_seen=True)
         result[split] = {name: round(float(metrics[name]), 5) for name in KEPT}
     if classifier.mixture is not None:
         result["weights"] = classifier.mixture.weights.round(3).tolist()
         classifier.mixture, classifier.thresholds, classifier.calibrator = None, None, None
         classifier.decode_config = DecodeConfig()
         classifier.set_thresholds(classifier.own_decoding)
-        metrics = classifier.evaluate(splits["test"])
+        metrics = classifier.evaluate(splits["test"], include_seen=True)
         result["test_without_linear"] = {name: round(float(metrics[name]), 5) for name in KEPT}
     return result
 
