@@ -54,6 +54,8 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
 LIMIT = 790e12
 """bf16 operations per second of one H200, measured with large matrices."""
 WARM_STEPS, WARM_SECONDS = 120, 40.0
+TRAINER_WARM_STEPS, TRAINER_STEPS, TRAINER_DOCUMENTS = 10, 60, 4_000
+"""Steps of Hugging Face's Trainer before and while it is measured, and the documents that it predicts."""
 COLUMNS = ("model", "batch", "mode", "train_docs_s", "step_ms", "train_limit", "eval_docs_s", "eval_limit", "peak_gib")
 
 
@@ -151,42 +153,54 @@ class PaddedModel(torch.nn.Module):
         return {"logits": output.logits} if labels is None else {"loss": output.loss, "logits": output.logits}
 
 
-def measure_trainer(model: Any, data: Split, batch: int, steps: int) -> dict[str, Any]:
-    """Train and predict with Hugging Face's Trainer; the first run of each is a warm-up."""
-    tokens, rows = data.tokens, data.labels.toarray()
-    examples = [{"input_ids": tokens[i].tolist(), "labels": rows[i].astype(np.float32)} for i in range(len(data))]
+class StepTimes(transformers.TrainerCallback):
+    """Notes when a step of Hugging Face's Trainer ends, from the last warm-up step to the last step."""
+
+    def __init__(self, warm: int, last: int) -> None:
+        self.warm, self.last = warm, last
+        self.ends: list[float] = []
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Wait for the device at the first and the last step that counts."""
+        if state.global_step in (self.warm, self.last):
+            torch.cuda.synchronize()
+            self.ends.append(time.perf_counter())
+
+
+def measure_trainer(model: Any, data: Split, batch: int) -> dict[str, Any]:
+    """Train and predict with Hugging Face's Trainer; its start and the first steps do not count."""
+    tokens, rows, picked = data.tokens, torch.from_numpy(data.labels.toarray()).float(), range(TRAINER_DOCUMENTS)
+    ids = [torch.from_numpy(tokens[i].astype(np.int64)) for i in range(len(data))]
+    examples = [{"input_ids": own, "labels": row} for own, row in zip(ids, rows, strict=True)]
 
     def collate_padded(items: list[dict[str, Any]]) -> dict[str, Tensor]:
-        ids = [torch.tensor(item["input_ids"]) for item in items]
-        padded = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True)
-        labels = torch.from_numpy(np.stack([item["labels"] for item in items]))
+        padded = torch.nn.utils.rnn.pad_sequence([item["input_ids"] for item in items], batch_first=True)
+        labels = torch.stack([item["labels"] for item in items])
         return {"input_ids": padded, "attention_mask": (padded != 0).long(), "labels": labels}
 
+    times = StepTimes(TRAINER_WARM_STEPS, TRAINER_WARM_STEPS + TRAINER_STEPS)
     arguments = transformers.TrainingArguments(
         output_dir=tempfile.mkdtemp(), bf16=True, per_device_train_batch_size=batch, per_device_eval_batch_size=128,
-        max_steps=steps, train_sampling_strategy="group_by_length", save_strategy="no", logging_strategy="no",
+        max_steps=times.last, train_sampling_strategy="group_by_length", save_strategy="no", logging_strategy="no",
         report_to="none", disable_tqdm=True, dataloader_num_workers=4, remove_unused_columns=False,
     )  # fmt: skip
-    trainer = transformers.Trainer(PaddedModel(model), arguments, collate_padded, examples)
-    longest_first = sorted(examples, key=lambda example: -len(example["input_ids"]))
-    seconds = {}
+    trainer = transformers.Trainer(PaddedModel(model), arguments, collate_padded, examples, callbacks=[times])
+    torch.cuda.reset_peak_memory_stats()
+    trainer.train()
+    spent, peak = times.ends[1] - times.ends[0], torch.cuda.max_memory_allocated() / 2**30
+    longest_first = sorted((examples[i] for i in picked), key=lambda example: -len(example["input_ids"]))
     for _ in range(2):
-        torch.cuda.reset_peak_memory_stats()
         start = time.perf_counter()
-        trainer.train()
-        torch.cuda.synchronize()
-        seconds["train"] = time.perf_counter() - start
-        peak, start = torch.cuda.max_memory_allocated() / 2**30, time.perf_counter()
         trainer.predict(longest_first)  # type: ignore[arg-type]
-        seconds["eval"] = time.perf_counter() - start
+        read = time.perf_counter() - start
     encoder, lengths = model.text.encoder, tokens.lengths
-    trained = 3 * operations(encoder, lengths) * steps * batch / len(data)
+    trained = 3 * operations(encoder, lengths) * TRAINER_STEPS * batch / len(data)
     return {
-        "train_docs_s": round(steps * batch / seconds["train"]),
-        "step_ms": round(1000 * seconds["train"] / steps, 2),
-        "train_limit": round(trained / LIMIT / seconds["train"], 3),
-        "eval_docs_s": round(len(data) / seconds["eval"]),
-        "eval_limit": round(operations(encoder, lengths) / LIMIT / seconds["eval"], 3),
+        "train_docs_s": round(TRAINER_STEPS * batch / spent),
+        "step_ms": round(1000 * spent / TRAINER_STEPS, 2),
+        "train_limit": round(trained / LIMIT / spent, 3),
+        "eval_docs_s": round(len(picked) / read),
+        "eval_limit": round(operations(encoder, lengths[: len(picked)]) / LIMIT / read, 3),
         "peak_gib": round(peak, 2),
     }
 
@@ -215,17 +229,15 @@ def main() -> None:
         name, batch, mode = (*asked.split(":"), "fast")[:3]
         model = build(name, arguments.encoder, taxonomy, {})
         if mode == "trainer":
-            measured = measure_trainer(model, data, int(batch), 200)
-            rows.append({"model": name, "batch": int(batch), "mode": mode, **measured})
-            print(json.dumps(rows[-1]), flush=True)
-            continue
-        config = TrainConfig(batch_size=int(batch), plain=mode == "plain")
-        session = Session(model, config, torch.device("cuda"))
-        rows.append({"model": name, "batch": int(batch), "mode": mode, **measure(session, data, arguments.seconds)})
+            measured = measure_trainer(model, data, int(batch))
+        else:
+            config = TrainConfig(batch_size=int(batch), plain=mode == "plain")
+            measured = measure(Session(model, config, torch.device("cuda")), data, arguments.seconds)
+        rows.append({"model": name, "batch": int(batch), "mode": mode, **measured})
         print(json.dumps(rows[-1]), flush=True)
         if arguments.out:
             arguments.out.write_text(json.dumps({**result, "rows": rows}, indent=1) + "\n")
-        del model, session
+        del model
         torch.cuda.empty_cache()
     table = Table(title=f"{arguments.encoder}, {len(taxonomy)} labels, mean length {data.tokens.lengths.mean():.0f}")
     for column in COLUMNS:

@@ -34,10 +34,12 @@ class AttentionTile(NamedTuple):
     stages: int
 
 
-NORM_FORWARD = Tile(4, 0, 8, 0)
+NORM_FORWARD = Tile(1, 0, 4, 0)
 NORM_BACKWARD = Tile(2, 0, 2, 1056)
 GELU = Tile(16, 128, 4, 4224)
 SUMS = Tile(16, 64, 4, 2112)
+PARTS = Tile(256, 16, 8, 0)
+GATHER = Tile(2, 0, 4, 0)
 ATTENTION_FORWARD = AttentionTile(32, 4, 3)
 KEYS = AttentionTile(64, 4, 3)
 QUERIES = AttentionTile(32, 4, 3)
@@ -194,6 +196,76 @@ def _column_sums(x, sums, rows, width, tokens: tl.constexpr, columns: tl.constex
     tl.store(sums + tl.program_id(0) * width + cols, tl.sum(total, axis=0), mask=inside)
 
 
+@triton.jit
+def _sum_parts(parts, out, count, width, rows: tl.constexpr, columns: tl.constexpr):
+    cols = tl.program_id(0) * columns + tl.arange(0, columns)
+    here = parts + tl.program_id(1) * count * width + cols[None, :]
+    total = tl.zeros([rows, columns], tl.float32)
+    for first in range(0, count, rows):
+        row = first + tl.arange(0, rows)
+        both = (row < count)[:, None] & (cols < width)[None, :]
+        total += tl.load(here + row[:, None] * width, mask=both, other=0.0)
+    place = out + tl.program_id(1) * width + cols
+    tl.store(place, tl.sum(total, axis=0).to(out.dtype.element_ty), mask=cols < width)
+
+
+def sum_parts(parts: Tensor, dtype: torch.dtype) -> Tensor:
+    """Add up the partial sums of programs, in fp32, and round: (K, programs, D) to (K, D)."""
+    kinds, count, width = parts.shape
+    out = torch.empty(kinds, width, dtype=dtype, device=parts.device)
+    grid = (triton.cdiv(width, PARTS.columns), kinds)
+    _sum_parts[grid](parts, out, count, width, PARTS.tokens, PARTS.columns, num_warps=PARTS.warps)
+    return out
+
+
+@triton.jit
+def _gather(table, ids, out, count, width, rows: tl.constexpr, block: tl.constexpr):
+    row, cols = tl.program_id(0) * rows + tl.arange(0, rows), tl.arange(0, block)
+    inside = (row < count)[:, None] & (cols < width)[None, :]
+    number = tl.load(ids + row, mask=row < count, other=0).to(tl.int64)
+    value = tl.load(table + number[:, None] * width + cols[None, :], mask=inside, other=0.0)
+    tl.store(out + row[:, None] * width + cols[None, :], value.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _scatter_add(grad, ids, out, count, width, padding, rows: tl.constexpr, block: tl.constexpr):
+    row, cols = tl.program_id(0) * rows + tl.arange(0, rows), tl.arange(0, block)
+    number = tl.load(ids + row, mask=row < count, other=0).to(tl.int64)
+    inside = ((row < count) & (number != padding))[:, None] & (cols < width)[None, :]
+    value = tl.load(grad + row[:, None] * width + cols[None, :], mask=inside, other=0.0).to(tl.float32)
+    tl.atomic_add(out + number[:, None] * width + cols[None, :], value, mask=inside, sem="relaxed")
+
+
+class Embed(torch.autograd.Function):
+    """Rows of an embedding table (R, D) by id (P), in another precision: (P, D).
+
+    The gradient is added atomically. PyTorch sorts the ids instead, which takes about 15 kernels.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, ids: Tensor, padding: int, dtype: torch.dtype) -> Tensor:
+        """The rows; the row `padding` gets no gradient."""
+        count, width = len(ids), table.shape[1]
+        out = torch.empty(count, width, dtype=dtype, device=table.device)
+        block = triton.next_power_of_2(width)
+        _gather[(triton.cdiv(count, GATHER.tokens),)](
+            table, ids, out, count, width, GATHER.tokens, block, num_warps=GATHER.warps
+        )
+        ctx.save_for_backward(ids)
+        ctx.facts = table.shape, padding, block
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradient of the table, in fp32."""
+        (ids,), (shape, padding, block) = ctx.saved_tensors, ctx.facts
+        back = torch.zeros(shape, device=grad.device)
+        _scatter_add[(triton.cdiv(len(ids), GATHER.tokens),)](
+            grad.contiguous(), ids, back, len(ids), shape[1], padding, GATHER.tokens, block, num_warps=GATHER.warps
+        )
+        return back, None, None, None
+
+
 class AddNorm(torch.autograd.Function):
     """LayerNorm(x + dropout(a + bias)) for x and a (P, D); seed number `index` decides which values are dropped."""
 
@@ -229,7 +301,7 @@ class AddNorm(torch.autograd.Function):
             grad.contiguous(), total, means, scales, gamma, seed, index, grad_x, grad_a, sums,
             rows, width, dropout, NORM_BACKWARD.tokens, block, dropout > 0, num_warps=NORM_BACKWARD.warps,
         )  # fmt: skip
-        grad_gamma, grad_beta, grad_bias = sums.sum(dim=1).to(gamma.dtype).unbind(0)
+        grad_gamma, grad_beta, grad_bias = sum_parts(sums, gamma.dtype).unbind(0)
         return grad_x, grad_a, grad_bias, grad_gamma, grad_beta, None, None, None, None, None
 
 
@@ -257,7 +329,7 @@ class BiasGelu(torch.autograd.Function):
         _gelu_backward[grid](
             grad.contiguous(), x, bias, back, sums, rows, width, *GELU[:2], ctx.tanh, num_warps=GELU.warps
         )
-        return back, sums.sum(dim=0).to(bias.dtype), None
+        return back, sum_parts(sums[None], bias.dtype)[0], None
 
 
 class LinearPass(torch.autograd.Function):
@@ -275,17 +347,17 @@ class LinearPass(torch.autograd.Function):
         """The gradients of x, weight and bias; that of the passed x is changed in place, as nothing else uses it."""
         x, weight = ctx.saved_tensors
         grad = grad.contiguous()
-        sums = column_sums(grad).to(grad.dtype) if ctx.biased else None
+        sums = column_sums(grad) if ctx.biased else None
         return passed.addmm_(grad, weight), grad.T @ x, sums
 
 
 def column_sums(x: Tensor) -> Tensor:
-    """The sum over all tokens: (P, D) to (D)."""
+    """The sum over all tokens, in fp32, then rounded: (P, D) to (D)."""
     rows, width = x.shape
     grid = _grid(SUMS, rows, width)
-    sums = torch.empty(grid[0], width, device=x.device)
+    sums = torch.empty(1, grid[0], width, device=x.device)
     _column_sums[grid](x, sums, rows, width, *SUMS[:2], num_warps=SUMS.warps)
-    return sums.sum(dim=0)
+    return sum_parts(sums, x.dtype)[0]
 
 
 def _grid(tile: Tile, rows: int, width: int) -> tuple[int, int]:
@@ -384,18 +456,6 @@ def _attention_forward(
 
 
 @triton.jit
-def _along(grad, out, sums, tokens, heads: tl.constexpr, width: tl.constexpr, tile: tl.constexpr):
-    """The sum of gradient times output over the width of each head, per token."""
-    rows, cols = tl.program_id(0) * tile + tl.arange(0, tile), tl.arange(0, width)
-    head = tl.program_id(1)
-    inside = (rows < tokens)[:, None]
-    place = rows[:, None] * (heads * width) + head * width + cols[None, :]
-    product = tl.load(grad + place, mask=inside, other=0.0).to(tl.float32)
-    product *= tl.load(out + place, mask=inside, other=0.0).to(tl.float32)
-    tl.store(sums + head * tokens + rows, tl.sum(product, axis=1), mask=rows < tokens)
-
-
-@triton.jit
 def _backward_keys(
     qkv, bounds, tiles, seeds, index, blocks, count, window,
     grad, logs, sums, back, tiles_count, tokens, scale, unit, dropout,
@@ -450,7 +510,7 @@ def _backward_keys(
 @triton.jit
 def _backward_queries(
     qkv, bounds, tiles, seeds, index, blocks, count, window,
-    grad, logs, sums, back, scores, spans, tiles_count, tokens, scale, unit, dropout,
+    grad, logs, sums, back, out, scores, spans, tiles_count, tokens, scale, unit, dropout,
     heads: tl.constexpr, width: tl.constexpr, tile: tl.constexpr, span: tl.constexpr, drop: tl.constexpr,
     biased: tl.constexpr, local: tl.constexpr, block: tl.constexpr, stride: tl.constexpr,
 ):  # fmt: skip
@@ -465,11 +525,12 @@ def _backward_queries(
     here = qkv + head * width + cols[None, :]
     known = rows < end
     query = tl.load(here + rows[:, None] * step, mask=known[:, None], other=0.0)
-    given = tl.load(
-        grad + rows[:, None] * (heads * width) + head * width + cols[None, :], mask=known[:, None], other=0.0
-    )
+    place = rows[:, None] * (heads * width) + head * width + cols[None, :]
+    given = tl.load(grad + place, mask=known[:, None], other=0.0)
+    found = tl.load(out + place, mask=known[:, None], other=0.0)
     log = tl.load(logs + head * tokens + rows, mask=known, other=float("inf"))
-    along = tl.load(sums + head * tokens + rows, mask=known, other=0.0)
+    along = tl.sum(given.to(tl.float32) * found.to(tl.float32), axis=1)
+    tl.store(sums + head * tokens + rows, along, mask=known)  # `_backward_keys` reads them
     grad_query = tl.zeros([tile, width], tl.float32)
     hashed, up = hash_rows(tl.load(seeds + index) + head * 7919, rows), 1.0 / (1.0 - dropout)
     low, high = start, end
@@ -562,17 +623,16 @@ class PackedAttention(torch.autograd.Function):
         index, dropout, count, window, flags = ctx.facts
         tokens, _, heads, width = qkv.shape
         grad, sums, back = grad.contiguous(), torch.empty_like(logs), torch.empty_like(qkv)
-        _along[(triton.cdiv(tokens, TILE), heads)](grad, out, sums, tokens, heads, width, TILE, num_warps=4)
         common = (qkv, bounds, tiles, seeds, index, blocks, count, window, grad, logs, sums, back)
         rest = (tiles.shape[1], tokens, LOG2_E * width**-0.5, width**-0.5, dropout, heads, width, TILE)
         grid = (tiles.shape[1], heads)
-        layout = {"num_warps": KEYS.warps, "num_stages": KEYS.stages}
-        _backward_keys[grid](*common, *rest, KEYS.span, *flags, **layout)
         span, spans = QUERIES.span, count // 2
         size = (tiles.shape[1], spans, heads, TILE, span) if bias is not None else (0,)
         scores = torch.empty(size, dtype=qkv.dtype, device=qkv.device)
         layout = {"num_warps": QUERIES.warps, "num_stages": QUERIES.stages}
-        _backward_queries[grid](*common, scores, spans, *rest, span, *flags, **layout)
+        _backward_queries[grid](*common, out, scores, spans, *rest, span, *flags, **layout)
+        layout = {"num_warps": KEYS.warps, "num_stages": KEYS.stages}
+        _backward_keys[grid](*common, *rest, KEYS.span, *flags, **layout)
         grad_bias = None
         if bias is not None and ctx.needs_input_grad[6]:
             offsets = 2 * spans - 1

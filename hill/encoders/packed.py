@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
-from itertools import compress, pairwise
+from itertools import chain, compress, pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -310,23 +310,32 @@ def _embed(
 ) -> Tensor:
     states: Tensor
     part, norm = encoder.embeddings, encoder.get_submodule(architecture.embedding_norm)
-    words = encoder.get_submodule(architecture.words)(batch.ids)
-    types = part.token_type_embeddings.weight[0] if hasattr(part, "token_type_embeddings") else None
-    if hasattr(part, "position_embeddings"):
-        positions = part.position_embeddings(batch.positions + first_position(encoder))
-        if fused and types is not None:
-            no_dropout = (batch.bounds, 0, 0.0, norm.eps)  # the seeds, here bounds, are not read
-            arguments = (positions.to(dtype), words.to(dtype), types, norm.weight, norm.bias, *no_dropout)
-            states = _kernels().AddNorm.apply(*arguments)
-        else:
-            states = norm(words + positions if types is None else words + types + positions)
+    table, types = encoder.get_submodule(architecture.words), None
+    if hasattr(part, "token_type_embeddings"):
+        types = part.token_type_embeddings.weight[0]
+    if not hasattr(part, "position_embeddings"):
+        states = norm(table(batch.ids))
+    elif fused:
+        words = _look_up(table, batch.ids, dtype)
+        positions = _look_up(part.position_embeddings, batch.positions + first_position(encoder), dtype)
+        types = torch.zeros_like(norm.bias) if types is None else types
+        no_dropout = (batch.bounds, 0, 0.0, norm.eps)  # the seeds, here bounds, are not read
+        states = _kernels().AddNorm.apply(positions, words, types, norm.weight, norm.bias, *no_dropout)
     else:
-        states = norm(words)
+        words, positions = table(batch.ids), part.position_embeddings(batch.positions + first_position(encoder))
+        states = norm(words + positions if types is None else words + types + positions)
     states = F.dropout(states, settings.dropouts.embedding)
     if hasattr(encoder, "embeddings_project"):
         states = encoder.embeddings_project(states.float())
     states = states.float() if architecture.pre_norm else states.to(dtype)
     return states
+
+
+def _look_up(table: nn.Embedding, ids: Tensor, dtype: torch.dtype) -> Tensor:
+    """The rows of an embedding table, in the precision of the matrix products: (P, D)."""
+    padding = -1 if table.padding_idx is None else table.padding_idx
+    rows: Tensor = _kernels().Embed.apply(table.weight, ids, padding, dtype)
+    return rows
 
 
 def _relative_bias(encoder: Any, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
@@ -352,33 +361,46 @@ def layer_weights(encoder: Any, dtype: torch.dtype) -> list[LayerWeights]:
         # adapted weights are cast one by one: there is never an fp32 copy, or an fp32 gradient, of all of them
         weight = adapted_weight(module).to(dtype) if hasattr(module, "lora_A") else getattr(module, "weight", None)
         weights += [weight, getattr(module, "bias", None)]
-    needs_cast = [weight is not None and weight.dtype != dtype for weight in weights]
-    given = list(compress(weights, needs_cast))
-    cast = iter(_Cast.apply(dtype, *given) if given else ())  # type: ignore[no-untyped-call]
-    weights = [next(cast) if needed else weight for weight, needed in zip(weights, needs_cast, strict=True)]
     size, split = 2 * len(names), 2 * len(architecture.query_key_value)
-    found = []
+    groups: list[list[Any]] = []  # query, key and value are one group
     for start in range(0, len(weights), size):
         own = weights[start : start + size]
-        qkv = own[:2] if split == 2 else [torch.cat(own[0:split:2]), torch.cat(own[1:split:2])]
-        found.append(LayerWeights(*qkv, *own[split:]))
-    return found
+        groups += [own[0:split:2], own[1:split:2], *([weight] for weight in own[split:])]
+    needs_cast = [all(weight is not None and weight.dtype != dtype for weight in group) for group in groups]
+    given = list(compress(groups, needs_cast))
+    lengths = [[len(weight) for weight in group] for group in given]
+    cast = iter(_Cast.apply(dtype, lengths, *chain(*given)) if given else ())  # type: ignore[no-untyped-call]
+    joined = [next(cast) if needed else _join(group, dtype) for group, needed in zip(groups, needs_cast, strict=True)]
+    count = len(LayerWeights._fields)
+    return [LayerWeights(*joined[start : start + count]) for start in range(0, len(joined), count)]
+
+
+def _join(group: list[Any], dtype: torch.dtype) -> Any:
+    """The weights of a group below each other."""
+    return group[0] if len(group) == 1 else torch.cat([weight.to(dtype) for weight in group])
 
 
 class _Cast(torch.autograd.Function):
-    """Cast many tensors to another precision at once, and their gradients back."""
+    """Cast many tensors to another precision at once, and their gradients back; those of a group become one tensor."""
 
     @staticmethod
-    def forward(ctx: Any, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
-        cast = [torch.empty_like(tensor, dtype=dtype) for tensor in tensors]
-        torch._foreach_copy_(cast, list(tensors))
+    def forward(ctx: Any, dtype: torch.dtype, lengths: list[list[int]], *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.lengths = lengths
+        cast, parts, first = [], [], 0
+        for own in lengths:
+            shape = sum(own), *tensors[first].shape[1:]
+            cast.append(torch.empty(shape, dtype=dtype, device=tensors[first].device))
+            parts += cast[-1].split(own)
+            first += len(own)
+        torch._foreach_copy_(parts, list(tensors))
         return tuple(cast)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        back = [torch.empty_like(gradient, dtype=torch.float32) for gradient in gradients]
-        torch._foreach_copy_(back, list(gradients))
-        return None, *back
+        given = [part for gradient, own in zip(gradients, ctx.lengths, strict=True) for part in gradient.split(own)]
+        back = [torch.empty_like(part, dtype=torch.float32) for part in given]
+        torch._foreach_copy_(back, given)
+        return None, None, *back
 
 
 def _attention(qkv: Tensor, layout: Layout, settings: LayerSettings) -> Tensor:

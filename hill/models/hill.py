@@ -29,7 +29,9 @@ from hill.models.layers import (
     initialise,
     is_label_list,
     nt_xent,
+    structure_kernels,
     to_indicator,
+    use_kernels,
 )
 from hill.settings import check_at_least, check_one_of, within
 from hill.taxonomy import Taxonomy
@@ -165,6 +167,20 @@ class LabelMap(nn.Module):
             nn.init.normal_(self.outer, 0.0, (0.02 / rank**0.5) ** 0.5)
         nn.init.normal_(self.weight, 0.0, 0.02 if self.outer is None else (0.02 / rank**0.5) ** 0.5)
 
+    def node_input(self, features: Tensor, dropout: float) -> Tensor:
+        """Features z (B, D) to the input of the level-1 nodes, with dropout: (B, N, D)."""
+        if self.outer is not None or not (use_matmul(features, len(self.parents)) and use_kernels(features)):
+            return F.dropout(self(features).transpose(1, 2), dropout)
+        seed = self.parents
+        if dropout:
+            seed = torch.empty(1, dtype=torch.int64, device=features.device).random_(2**31 - 1)
+        fold = partial(_sum_children, parents=self.parents, count=self.nodes)
+        weight, bias = fold(self.weight), fold(self.bias[:, None])[:, 0]
+        nodes: Tensor = structure_kernels().FoldedMap.apply(
+            features, self.slope, self.offset, weight, bias, seed, dropout
+        )
+        return nodes
+
     def forward(self, features: Tensor) -> Tensor:
         """Features z (B, D) to P X0, the input of the level-1 nodes: (B, D, N)."""
         fold = partial(_sum_children, parents=self.parents, count=self.nodes)  # P times a matrix
@@ -295,15 +311,20 @@ class StructureEncoder(nn.Module):
     def layers(self, received: Tensor) -> Iterator[Tensor]:
         """The nodes of each layer (B, N, D), given the input of the first one (B, N, D)."""
 
+    def readouts(self, received: Tensor) -> Iterator[Tensor]:
+        """The readout η of each layer (B, D), given the input of the first one (B, N, D)."""
+        pool: Any = {"sum": torch.sum, "mean": torch.mean, "max": torch.amax}[self.readout]
+        return (pool(nodes, dim=1) for nodes in self.layers(received))
+
     def forward(self, text: Tensor, units: Tensor | None = None) -> Tensor:
         """h_D (B, D), and the label units (B, L, U) if the model has them, to h_T (B, D)."""
         with torch.autocast(text.device.type, enabled=False):
-            received = self.labels(self.features(text.float())).transpose(1, 2)  # (B, N, D)
+            features, rate = self.features(text.float()), self.dropout.p if self.training else 0.0
             if self.units is not None and units is not None:
-                received = received + self.units.node_input(units)
-            received = self.dropout(received)
-        pool: Any = {"sum": torch.sum, "mean": torch.mean, "max": torch.amax}[self.readout]  # η
-        aligned: Tensor = self.align(torch.cat([pool(nodes, dim=1) for nodes in self.layers(received)], dim=1))
+                received = self.dropout(self.labels.node_input(features, 0.0) + self.units.node_input(units))
+            else:
+                received = self.labels.node_input(features, rate)  # (B, N, D)
+        aligned: Tensor = self.align(torch.cat(list(self.readouts(received)), dim=1))
         return aligned
 
 
@@ -322,6 +343,10 @@ class TreeEncoder(StructureEncoder):
         self.sizes = sizes
         for level, above in enumerate(parents[1:], start=1):
             self.register_buffer(f"parents{level}", above, persistent=False)
+            if len(parents[0]) <= MATMUL_LABELS:  # rows that sum all nodes, and the children of each parent
+                members = F.one_hot(above, sizes[level + 1]).T.float()
+                both = torch.cat([torch.ones(1, len(above)), members])
+                self.register_buffer(f"sums{level}", both, persistent=False)
         height = len(parents)
         self.levels = nn.ModuleList(LevelNet(self.hidden, batch_norm=level < height) for level in range(1, height + 1))
         self.align = nn.Sequential(nn.Dropout(config.readout_dropout), nn.Linear(height * self.hidden, width))
@@ -334,6 +359,18 @@ class TreeEncoder(StructureEncoder):
             yield nodes
             if level < len(self.levels):
                 received = _sum_children(nodes, self.get_buffer(f"parents{level}"), self.sizes[level + 1], dim=1)
+
+    def readouts(self, received: Tensor) -> Iterator[Tensor]:
+        """As above; on a GPU, one matrix product per level computes the readout and the sums over children."""
+        if self.readout != "sum" or not use_matmul(received, self.sizes[0]):
+            yield from super().readouts(received)
+            return
+        *nets, last = self.levels
+        for level, net in enumerate(nets, start=1):
+            sums = self.get_buffer(f"sums{level}").expand(len(received), -1, -1)
+            pooled, received = torch.bmm(sums, net(received)).split([1, self.sizes[level + 1]], dim=1)
+            yield pooled[:, 0]
+        yield last(received)[:, 0]
 
 
 class GraphEncoder(StructureEncoder):

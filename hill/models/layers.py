@@ -7,6 +7,8 @@ encoders of HiAGM (`LabelGCN`, `TreeLSTM`); attention over tokens; and the feed-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hill.encoders import TextEncoder
+from hill.encoders.packed import kernels_work
 
 # Batches that several processes share
 
@@ -133,6 +136,21 @@ def initialise(module: nn.Module, deviation: float = 0.02) -> None:
                 layer.bias.zero_()
 
 
+MAX_KERNEL_BATCH = 1024
+"""Documents up to which the kernel of NT-Xent reads a row of similarities at once."""
+
+
+def use_kernels(tensor: Tensor) -> bool:
+    """Whether the kernels of `hill.models.kernels` are used: on a GPU, if fp32 matrices may be multiplied in TF32."""
+    return tensor.is_cuda and torch.get_float32_matmul_precision() != "highest" and kernels_work()
+
+
+@cache
+def structure_kernels() -> Any:
+    """The kernels of the structure encoder; they need Triton."""
+    return import_module("hill.models.kernels")
+
+
 def nt_xent(one: Tensor, other: Tensor, temperature: float = 1.0, negatives: Tensor | None = None) -> Tensor:
     """NT-Xent over two views of every document, as the released code of HILL computes it.
 
@@ -141,6 +159,9 @@ def nt_xent(one: Tensor, other: Tensor, temperature: float = 1.0, negatives: Ten
     With `negatives` (B, B), rows of document j are negatives of document i only if entry (i, j) is true. If several
     processes share the batch, B counts the documents of all, in `negatives` too.
     """
+    if negatives is None and not is_distributed() and len(one) <= MAX_KERNEL_BATCH and use_kernels(one):
+        fused: Tensor = structure_kernels().NTXent.apply(one.float(), other.float(), temperature)
+        return fused
     one, other = all_gather(one), all_gather(other)
     views = F.normalize(torch.cat([one, other]).float(), dim=1)  # (2B, D)
     with torch.autocast(views.device.type, enabled=False):  # a low temperature would amplify rounding errors of bf16
@@ -479,7 +500,10 @@ class LevelNet(nn.Module):
         """(B, N, D) to (B, N, D)."""
         rows = nodes.flatten(0, 1)  # the statistics are over all nodes of all documents
         for linear, norm in zip(self.linear, self.norm, strict=True):
-            rows = F.relu(norm(linear(rows)))
+            if isinstance(norm, DistributedBatchNorm) and use_kernels(rows):
+                rows = norm.after_linear(rows, linear)
+            else:
+                rows = F.relu(norm(linear(rows)))
         return rows.reshape(nodes.shape)
 
 
@@ -501,6 +525,20 @@ class DistributedBatchNorm(nn.BatchNorm1d):
         if self.training and len(rows) == 1:
             return F.batch_norm(rows, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
         return super().forward(rows)
+
+    def after_linear(self, rows: Tensor, linear: nn.Linear) -> Tensor:
+        """ReLU of the batch norm of a linear layer, with few kernels on a GPU: (rows, D) to (rows, D)."""
+        if self.training and len(rows) > 1 and not is_distributed():
+            found: Tensor = structure_kernels().LinearNormRelu.apply(
+                rows, linear.weight, linear.bias, self.weight, self.bias,
+                self.running_mean, self.running_var, self.num_batches_tracked, self.momentum, self.eps,
+            )  # fmt: skip
+            return found
+        if self.training or torch.is_grad_enabled():
+            return F.relu(self(linear(rows)))
+        scale = self.weight * (self.running_var + self.eps).rsqrt()  # constant in prediction: folded into the weights
+        bias = (linear.bias - self.running_mean) * scale + self.bias
+        return torch._addmm_activation(bias, rows, (linear.weight * scale[:, None]).T)
 
     def _normalise_shards(self, rows: Tensor) -> Tensor:
         """Normalise with mean and variance over the rows of all processes; there are at least 2 rows."""

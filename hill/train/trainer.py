@@ -42,6 +42,8 @@ CHECK_INTERVAL = 10
 MAX_SKIPPED = 20
 """Consecutive non-finite steps after which training stops even if such steps may be skipped."""
 EPSILON = 1e-8
+CLIP_EPSILON = 1e-6
+"""As in `clip_grads_with_norm_`."""
 MANY_LABELS_EPSILON = 1e-12
 """With many labels the loss is a mean over them, so gradients of the weights of one label come near 1e-8."""
 
@@ -476,15 +478,17 @@ class StepRunner:
         model, clip = self.session.model, self.session.config.clip
         optimiser: Any = self.session.optimiser
         norm = get_total_norm([weight.grad for weight in model.parameters() if weight.grad is not None])
-        nonfinite = 1 - (norm.isfinite() & loss.isfinite()).float()
+        nonfinite = ((norm + loss) * 0 != 0).float()  # NaN if one is infinite or NaN
         if self.session.context.world_size > 1:
             dist.all_reduce(nonfinite, dist.ReduceOp.MAX)
-        if clip:
-            clip_grads_with_norm_(model.parameters(), clip, norm)
         if optimiser.param_groups[0]["fused"]:
             optimiser.found_inf = nonfinite
+            if clip:  # the optimiser divides the gradients, which saves a pass over them
+                optimiser.grad_scale = ((norm + CLIP_EPSILON) / clip).clamp(min=1.0)
             optimiser.step()
         elif not nonfinite:
+            if clip:
+                clip_grads_with_norm_(model.parameters(), clip, norm)
             optimiser.step()
         optimiser.zero_grad(set_to_none=True)
         for buffer, copy in buffers:
