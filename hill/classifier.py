@@ -36,6 +36,7 @@ from hill.sparse import max_entries
 from hill.taxonomy import Taxonomy, read_taxonomy
 from hill.train import Session, Split, TrainConfig
 from hill.train.checkpoint import remove_training, run, start_training, training_facts
+from hill.train.config import PRECISIONS
 from hill.train.trainer import StageProgress, TrainingEvent, freeze_layers
 from hill.train.warm_start import WarmStartReport, build_warm
 from hill.types import IntArray
@@ -202,6 +203,7 @@ class HillClassifier(Predictor, ModelHubMixin):
         facts = training_facts(self.name, self.settings(), self.taxonomy, {"train": train, "dev": dev})
         with enough_memory():
             yield from run(session, train_split, dev_split, self.taxonomy, out, facts, resume, tensorboard)
+        session.inference.trained = True
         scored: Iterable[ScoredBatch] = self._score(dev_split.tokens)
         per_document = max_entries(self.decode_config.keep, len(self.taxonomy)) or len(self.taxonomy)
         if fits := len(dev) * per_document <= MAX_DEV_SCORES:
@@ -309,14 +311,20 @@ class HillClassifier(Predictor, ModelHubMixin):
         return {"thresholds.json": self.thresholds_document(), "metrics.json": self.metrics, **record}
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str], device: str = "auto") -> Self:
-        """Load a classifier that `save` wrote; any problem with the folder is a `HillError`."""
+    def load(cls, folder: str | os.PathLike[str], device: str = "auto", precision: str = "") -> Self:
+        """Load a classifier that `save` wrote; any problem with the folder is a `HillError`.
+
+        The precision is that of `train.precision` at training, unless it is given here.
+        """
         path = as_path(folder, "folder")
         try:
             check_model(path)
             stored = load_saved(path)
             settings = by_group(stored.settings)
             settings.setdefault("train", {})["device"] = device
+            if precision:
+                check_one_of(precision, PRECISIONS, "precision")
+                settings["train"]["precision"] = precision
             classifier = cls(stored.taxonomy, stored.name, settings)
             classifier._set_stored(stored)
             classifier.set_thresholds(read_object(path / "thresholds.json"))
@@ -333,7 +341,7 @@ class HillClassifier(Predictor, ModelHubMixin):
         self._stored, self.taxonomy, self.name = stored, stored.taxonomy, stored.name
         train = by_group(self._params["settings"]).get("train", {})
         precision = "fp32" if train.get("plain") else train.get("precision", "auto")
-        self._inference = Inference(stored.model, find_device(train.get("device", "auto")), precision)
+        self._inference = Inference(stored.model, find_device(train.get("device", "auto")), precision, True)
 
     def save_pretrained(  # type: ignore[override]
         self,
