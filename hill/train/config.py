@@ -46,7 +46,7 @@ class TrainConfig:
     seed: int = 42
     """Random seed of initial weights, document order and dropout."""
     precision: str = "auto"
-    """fp32, bf16, or auto: bf16 on a GPU, and on a CPU with AVX-512 BF16 or AMX; predicts in int8 on other x86 CPUs."""
+    """fp32, bf16, or auto: bf16 if the device has it; a trained model predicts in int8 on an x86 CPU without AMX."""
     device: str = "auto"
     """cpu, cuda, or auto."""
     freeze: int = 0
