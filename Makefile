@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 INPUTS := pyproject.toml constraints.txt
-BENCHES := check metrics sparse tree labels wide predict bulk start
+BENCHES := check metrics sparse tree labels wide predict cpu bulk start
 
 .PHONY: help demo test test-browser faults fuzz audit lint bench docs clean
 
@@ -60,10 +60,11 @@ lint: $(VENV)/test ## check style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(VENV)/test ## run the benchmarks and write benchmarks/results
+bench: $(VENV)/test ## run the benchmarks, write benchmarks/results and print a table of them
 	@set -e; for program in $(BENCHES:%=benchmarks/bench_%.py); do \
 	  name=$$(basename $$program .py); echo "== $$name"; \
 	  $(BIN)/python $$program --out benchmarks/results/$$name.json; done
+	@echo "== summary, with the committed results of a GPU"; $(BIN)/python benchmarks/summary.py
 
 docs: $(VENV)/docs ## build the documentation as a site into build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

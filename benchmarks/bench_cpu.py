@@ -1,4 +1,4 @@
-"""Predict on a CPU: documents per second with PyTorch and the exported model, and the loss of macro F1 with 8 bits.
+"""Predict on a CPU: documents per second with PyTorch and the exported model, and the F1 of each precision.
 
 Run it as `python benchmarks/bench_cpu.py [--model FOLDER] [--data FILE] [--documents 256] [--rounds 4] [--threads 2]
 [--out FILE]`. Without a model, HILL on minilm trained on 8 texts is measured; macro F1 needs a model and data. All
@@ -74,10 +74,10 @@ def plain(classifier: HillClassifier) -> Score:
     return score
 
 
-def fp32(classifier: HillClassifier) -> Score:
-    """The model as hill runs it, packed, but in fp32."""
+def packed(classifier: HillClassifier, precision: str) -> Score:
+    """The model as hill runs it, packed, but in fp32 or bf16 instead of int8."""
     stored = classifier.stored
-    inference = Inference(stored.model, torch.device("cpu"), "fp32")
+    inference = Inference(stored.model, torch.device("cpu"), precision)
     return lambda texts: inference.scores(tokenize(texts, stored.tokenizer, classifier.max_length))
 
 
@@ -132,8 +132,10 @@ def main() -> None:
         ways: dict[str, Score] = {
             "PyTorch fp32, plain": plain(classifier),
             "hill": classifier.scores,
-            "hill, fp32": fp32(classifier),
+            "hill, fp32": packed(classifier, "fp32"),
         }
+        if cpu_has_bf16():
+            ways["hill, bf16"] = packed(classifier, "bf16")
         for int8 in (False, True):
             folder = Path(scratch) / f"int8-{int8}"
             export_onnx(classifier, folder, int8)

@@ -1,6 +1,7 @@
 """Write the results into README.md and docs/results.md from the committed runs: `python docs/readme.py`."""
 
 import json
+import runpy
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -83,6 +84,11 @@ def speed() -> str:
     return table(["speed", "", "machine", ""], [*found, cost()])
 
 
+def peers() -> str:
+    """Speed of hill and of other programs, as `make bench` prints it."""
+    return str(runpy.run_path(str(ROOT / "benchmarks" / "summary.py"))["table"]())
+
+
 def cost() -> list[str]:
     """Time and memory of one epoch of HILL and HGCLR with the protocol of the released code."""
     runs = [read(f"experiments/results/arxiv/runs/{name}-timed-1/run.json") for name in ("hill", "hgclr")]
@@ -121,7 +127,7 @@ def filled(text: str, content: str) -> str:
 def all_tables() -> str:
     """Every table, with links that work from the folder docs."""
     tables = rivals("arxiv"), rivals("arxiv", "gte-small", "arxiv-gte"), rivals("attack")
-    content = "\n\n".join((quality(), *tables, speed()))
+    content = "\n\n".join((quality(), *tables, speed(), peers()))
     return content.replace("](experiments/", "](../experiments/").replace("](benchmarks/", "](../benchmarks/")
 
 

@@ -43,6 +43,7 @@ from hill.sparse import assemble_rows, max_entries
 from hill.taxonomy import Taxonomy, read_taxonomy
 from hill.train import Session, Split, TrainConfig
 from hill.train.checkpoint import remove_training, run, saved_settings, start_training, training_facts
+from hill.train.config import PRECISIONS
 from hill.train.head_start import encode_once
 from hill.train.timing import measure_speed
 from hill.train.trainer import Notice, StageProgress, TimeLimit, TrainingEvent, freeze_layers
@@ -265,6 +266,7 @@ class HillClassifier(Predictor, ModelHubMixin):
         scored = None if config.evaluations == 1 else dev_split  # one score cannot select an epoch
         with enough_memory():
             yield from run(session, train_split, scored, self.taxonomy, out, facts, resume, tensorboard)
+        session.inference.trained = True
         self._tune_on_dev(dev, dev_split, member.wait() if isinstance(member, BackgroundFit) else member)
         described = {"train": train, "dev": dev} | ({"test": data["test"]} if data.get("test") else {})
         self.training_record = describe_training(described, held_out="dev" not in data) | {
@@ -465,14 +467,20 @@ class HillClassifier(Predictor, ModelHubMixin):
         return {f"member-{number}": member.stored for number, member in enumerate(self.members, start=1)}
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str], device: str = "auto") -> Self:
-        """Load a classifier that `save` wrote; any problem with the folder is a `HillError`."""
+    def load(cls, folder: str | os.PathLike[str], device: str = "auto", precision: str = "") -> Self:
+        """Load a classifier that `save` wrote; any problem with the folder is a `HillError`.
+
+        The precision is that of `train.precision` at training, unless it is given here.
+        """
         path = as_path(folder, "folder")
         try:
             check_model(path)
             stored = load_saved(path)
             settings = by_group(stored.settings)
             settings.setdefault("train", {})["device"] = device
+            if precision:
+                check_one_of(precision, PRECISIONS, "precision")
+                settings["train"]["precision"] = precision
             classifier = cls(stored.taxonomy, stored.name, settings, preset=None)
             classifier._set_stored(stored)
             classifier.set_thresholds(read_object(path / "thresholds.json"))
@@ -511,7 +519,7 @@ class HillClassifier(Predictor, ModelHubMixin):
         self._stored, self.taxonomy, self.name = stored, stored.taxonomy, stored.name
         train = by_group(self._params["settings"]).get("train", {})
         precision = "fp32" if train.get("plain") else train.get("precision", "auto")
-        self._inference = Inference(stored.model, find_device(train.get("device", "auto")), precision)
+        self._inference = Inference(stored.model, find_device(train.get("device", "auto")), precision, True)
 
     def save_pretrained(  # type: ignore[override]
         self,

@@ -3,22 +3,25 @@
 One forward pass serves every architecture in `ARCHITECTURES`; an entry says where a Hugging Face encoder of that
 architecture keeps its weights and how its layers differ from BERT's. Weights are read in place. In bf16 all of them are
 cast once per pass, and the residual stream of post-norm encoders is bf16 too, which halves the memory traffic of
-autocast, whose normalisations return fp32.
+autocast, whose normalisations return fp32. In int8 the weights are quantised once, by the caller (`int8_weights`).
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import chain, compress, pairwise
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from hill.encoders.int8 import Int8Matrix, int8_linear, quantise
 from hill.encoders.lora import adapted_weight
 from hill.types import Packed
 
@@ -124,21 +127,28 @@ class LayerSettings(NamedTuple):
     """Tokens attend to tokens at most this far away; 0 for all tokens."""
 
 
-class LayerWeights(NamedTuple):
+Matrix = TypeVar("Matrix", Tensor, Int8Matrix)
+
+
+class LayerWeights(NamedTuple, Generic[Matrix]):
     """The weights of one layer; query, key and value are one matrix. None: the encoder has no such weight."""
 
-    qkv: Tensor
+    qkv: Matrix
     qkv_bias: Tensor | None
-    out: Tensor
+    out: Matrix
     out_bias: Tensor | None
-    up: Tensor
+    up: Matrix
     up_bias: Tensor | None
-    down: Tensor
+    down: Matrix
     down_bias: Tensor | None
     norm1: Tensor | None
     norm1_bias: Tensor | None
     norm2: Tensor
     norm2_bias: Tensor | None
+
+
+Weights = Sequence[LayerWeights[Tensor]] | Sequence[LayerWeights[Int8Matrix]]
+"""The weights of all layers."""
 
 
 class Layout(NamedTuple):
@@ -192,13 +202,13 @@ def split(batch: Packed) -> Iterator[Packed]:
         first += count
 
 
-def packed_states(encoder: Any, batch: Packed, weights: Sequence[LayerWeights], recompute: bool = False) -> Tensor:
-    """The state of every token after the last layer: (P, D); `weights` are those of `layer_weights`.
+def packed_states(encoder: Any, batch: Packed, weights: Weights, recompute: bool = False) -> Tensor:
+    """The state of every token after the last layer: (P, D); `weights` are of `layer_weights` or `int8_weights`.
 
     With `recompute`, the activations of each layer are computed again in the backward pass, to save memory.
     """
     config, architecture = encoder.config, ARCHITECTURES[encoder.config.model_type]
-    layers, dtype = encoder.get_submodule(architecture.layers), weights[0].qkv.dtype
+    layers, dtype = encoder.get_submodule(architecture.layers), weights[0].norm2.dtype
     rates = [getattr(config, name) if name and encoder.training else 0.0 for name in architecture.dropouts]
     settings = LayerSettings(
         config.num_attention_heads, batch.longest, 0, Dropouts(*rates),
@@ -229,33 +239,37 @@ def packed_states(encoder: Any, batch: Packed, weights: Sequence[LayerWeights], 
     return encoder.final_norm(states.float()) if architecture.pre_norm else states
 
 
-def packed_layer(states: Tensor, weights: LayerWeights, layout: Layout, settings: LayerSettings) -> Tensor:
+def packed_layer(states: Tensor, weights: LayerWeights[Any], layout: Layout, settings: LayerSettings) -> Tensor:
     """Attention and feed-forward net, each with dropout, residual and normalisation: (P, D) to (P, D)."""
-    (tokens, width), dtype = states.shape, weights.qkv.dtype
+    (tokens, width), dtype = states.shape, weights.norm2.dtype
 
     def normalise(values: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         return values if weight is None else F.layer_norm(values, (width,), weight, bias, settings.epsilon)
 
     before = settings.pre_norm
     inputs = normalise(states.to(dtype), weights.norm1, weights.norm1_bias) if before else states
-    qkv = F.linear(inputs, weights.qkv, weights.qkv_bias).view(tokens, 3, settings.heads, width // settings.heads)
-    attended = F.linear(_attention(qkv, layout, settings).reshape(tokens, width), weights.out, weights.out_bias)
+    qkv = _linear(inputs, weights.qkv, weights.qkv_bias).view(tokens, 3, settings.heads, width // settings.heads)
+    attended = _linear(_attention(qkv, layout, settings).reshape(tokens, width), weights.out, weights.out_bias)
     states = states + F.dropout(attended, settings.dropouts.attention_output)
     if not before:
         states = normalise(states, weights.norm1, weights.norm1_bias)
     inputs = normalise(states.to(dtype), weights.norm2, weights.norm2_bias) if before else states
-    inner = F.linear(inputs, weights.up, weights.up_bias)
+    inner = _linear(inputs, weights.up, weights.up_bias)
     if settings.gated:
         inner, gate = inner.chunk(2, dim=1)
         inner = F.gelu(inner, approximate=settings.gelu) * gate
     else:
         inner = F.gelu(inner, approximate=settings.gelu)
-    output = F.linear(F.dropout(inner, settings.dropouts.inner), weights.down, weights.down_bias)
+    output = _linear(F.dropout(inner, settings.dropouts.inner), weights.down, weights.down_bias)
     states = states + F.dropout(output, settings.dropouts.output)
     return states if before else normalise(states, weights.norm2, weights.norm2_bias)
 
 
-def fused_layer(states: Tensor, weights: LayerWeights, layout: Layout, settings: LayerSettings) -> Tensor:
+def _linear(inputs: Tensor, weight: Tensor | Int8Matrix, bias: Tensor | None) -> Tensor:
+    return F.linear(inputs, weight, bias) if isinstance(weight, Tensor) else int8_linear(inputs, weight, bias)
+
+
+def fused_layer(states: Tensor, weights: LayerWeights[Tensor], layout: Layout, settings: LayerSettings) -> Tensor:
     """`packed_layer` with fused kernels, for a GPU and a Triton that compiles them: (P, D) to (P, D)."""
     kernels, (tokens, width), first = _kernels(), states.shape, 3 * settings.layer
     qkv, states = kernels.LinearPass.apply(states, weights.qkv, weights.qkv_bias)
@@ -347,7 +361,7 @@ def _relative_bias(encoder: Any, device: torch.device) -> tuple[Tensor | None, T
     return body.relative_attention_bias.weight.T, body.relative_position_bucket(distances)
 
 
-def layer_weights(encoder: Any, dtype: torch.dtype) -> list[LayerWeights]:
+def layer_weights(encoder: Any, dtype: torch.dtype) -> list[LayerWeights[Tensor]]:
     """The weights of all layers, cast together to the precision of the matrix products."""
     architecture = ARCHITECTURES[encoder.config.model_type]
     layers = encoder.get_submodule(architecture.layers)
@@ -378,6 +392,34 @@ def layer_weights(encoder: Any, dtype: torch.dtype) -> list[LayerWeights]:
 def _join(group: list[Any], dtype: torch.dtype) -> Any:
     """The weights of a group below each other."""
     return group[0] if len(group) == 1 else torch.cat([weight.to(dtype) for weight in group])
+
+
+@torch.no_grad()
+def int8_weights(encoder: Any) -> list[LayerWeights[Int8Matrix]]:
+    """The weights of all layers, with matrices in 8 bits and everything else in fp32; for prediction."""
+    found = []
+    for weights in layer_weights(encoder, torch.float32):
+        matrices = {name: quantise(getattr(weights, name)) for name in ("qkv", "out", "up", "down")}
+        found.append(LayerWeights[Int8Matrix](**weights._asdict() | matrices))
+    return found
+
+
+_prepared: ContextVar[Weights | None] = ContextVar("prepared weights", default=None)
+
+
+@contextmanager
+def use_weights(weights: Weights | None) -> Iterator[None]:
+    """Use these weights, prepared for many passes, instead of those of the encoder; in this thread."""
+    token = _prepared.set(weights)
+    try:
+        yield
+    finally:
+        _prepared.reset(token)
+
+
+def prepared_weights() -> Weights | None:
+    """The weights of `use_weights`."""
+    return _prepared.get()
 
 
 class _Cast(torch.autograd.Function):

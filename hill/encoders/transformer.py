@@ -21,7 +21,7 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from hill.encoders.base import TextEncoder
-from hill.encoders.packed import can_pack, first_position, layer_weights, packed_states, split
+from hill.encoders.packed import can_pack, first_position, layer_weights, packed_states, prepared_weights, split
 from hill.errors import CheckpointError, ConfigError, DataError
 from hill.io import atomic_file, cache_folder, check_files, error_reason, make_folder, read_object, sha256
 from hill.types import AnyBatch, Batch, Encoded, Packed
@@ -334,7 +334,7 @@ class Transformer(TextEncoder):
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32
         with torch.autocast(kind, enabled=False):
             parts = [batch] if kind == "cuda" else list(split(batch))
-            weights = layer_weights(self.encoder, dtype)
+            weights = prepared_weights() or layer_weights(self.encoder, dtype)
             states = [packed_states(self.encoder, part, weights, self.recompute) for part in parts]
             vectors = [self._pool_packed(*part) for part in zip(states, parts, strict=True)]
             dropped: Tensor = self.dropout(torch.cat(vectors))

@@ -23,7 +23,9 @@ from torch import Tensor
 from hill.data.batches import DeviceDocuments, collate, move, reading_order, to_device
 from hill.data.tokens import Tokens
 from hill.data.windows import overlap
+from hill.encoders.int8 import input_limit
 from hill.encoders.lora import merged_weights
+from hill.encoders.packed import Weights, int8_weights, use_weights
 from hill.encoders.transformer import plain
 from hill.errors import CheckpointError, ConfigError, HillError
 from hill.io import (
@@ -60,8 +62,8 @@ BATCH_TOKENS = 65_536
 """Tokens per packed batch."""
 VECTOR_BATCH = 512
 """Documents per batch of vectors."""
-MIN_BF16_WIDTH = 256
-"""A CPU multiplies smaller matrices as fast in fp32."""
+MIN_WIDTH = 256
+"""A CPU multiplies the matrices of narrower encoders as fast in fp32 as in bf16 or int8."""
 
 if hasattr(os, "register_at_fork"):  # a forked child does not have torch's threads and would wait for them forever
     os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))
@@ -219,12 +221,16 @@ class Inference:
         model: the model; it is moved to the device.
         device: the device.
         precision: fp32, bf16, or auto: bf16 if the device multiplies it faster. Weights stay fp32.
+        trained: whether the weights no longer change. On a CPU, auto then multiplies the matrices of the encoder in
+            int8, which are quantised once.
     """
 
-    def __init__(self, model: HTCModel, device: torch.device, precision: str = "auto") -> None:
+    def __init__(self, model: HTCModel, device: torch.device, precision: str = "auto", trained: bool = False) -> None:
         self.model = model.to(device)
         self.device = device
         self.precision = precision
+        self.trained = trained
+        self._int8_weights: Weights | None = None
 
     @property
     def bf16(self) -> bool:
@@ -233,8 +239,23 @@ class Inference:
             return self.precision == "bf16"
         if self.device.type == "cuda":
             return bool(torch.cuda.is_bf16_supported())
+        return self._packs_wide and cpu_has_bf16()
+
+    @property
+    def int8(self) -> bool:
+        """Whether scores are computed with the matrices of the encoder in int8; everything else is as without it.
+
+        With AMX, bf16 is as fast.
+        """
+        if not self.trained or self.precision != "auto" or self.device.type != "cpu":
+            return False
+        return self._packs_wide and not cpu_has_amx() and input_limit() > 0
+
+    @property
+    def _packs_wide(self) -> bool:
+        """Whether batches can be packed and the encoder is wide enough for less than fp32 on a CPU."""
         text = self.model.text
-        return bool(self.model.vector_only and text.packs and text.width >= MIN_BF16_WIDTH and cpu_has_bf16())
+        return self.model.vector_only and text.packs and text.width >= MIN_WIDTH
 
     @property
     def packed(self) -> bool:
@@ -263,11 +284,13 @@ class Inference:
         full matrix is then never built. The device computes the next batch while the caller uses the last one.
         """
         model = self.model.eval()
+        if self.int8 and self._int8_weights is None:
+            self._int8_weights = int8_weights(model.text.encoder)
         labels = sum(map(len, model.levels))
         k = max_entries(keep, labels)
         previous: Callable[[], tuple[IntArray, Matrix]] | None = None
         for rows, batch in self.batches(documents):
-            with torch.inference_mode(), self.tf32(), self.autocast():
+            with torch.inference_mode(), self.tf32(), self.autocast(), use_weights(self._int8_weights):
                 outputs = model.top_k(batch, k) if k else (model.scores(model(batch).logits),)
                 copies = [self.gather(each, rows).to("cpu", non_blocking=True) for each in outputs]
             copied = torch.cuda.current_stream().record_event() if self.device.type == "cuda" else None
@@ -330,8 +353,13 @@ def _to_matrix(
 @cache
 def cpu_has_bf16() -> bool:
     """Whether the CPU has instructions for bf16 matrix products: AVX-512 BF16 or AMX."""
-    names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    return any(getattr(torch.cpu, name, bool)() for name in names)
+    return cpu_has_amx() or bool(getattr(torch.cpu, "_is_avx512_bf16_supported", bool)())
+
+
+@cache
+def cpu_has_amx() -> bool:
+    """Whether the CPU has AMX, which multiplies small matrices at once."""
+    return bool(getattr(torch.cpu, "_is_amx_tile_supported", bool)())
 
 
 def find_device(name: str) -> torch.device:

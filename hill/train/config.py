@@ -8,6 +8,7 @@ NOT_NEGATIVE = (
     "encoder_lr", "lr", "classifier_lr", "warmup", "clip", "weight_decay", "freeze", "lora", "checkpoint_seconds",
     "steps", "minutes", "evaluations",
 )  # fmt: skip
+PRECISIONS = ("auto", "bf16", "fp32")
 METRICS = ("micro_f1", "macro_f1", "hierarchical_f1", "subset_accuracy")
 HEAD_START_EPOCHS = 3
 """`head_start=auto` is on for up to this many epochs: of 6 epochs of HILL, the first 3 were better with it."""
@@ -55,7 +56,7 @@ class TrainConfig:
     seed: int = 42
     """Random seed of initial weights, document order and dropout."""
     precision: str = "auto"
-    """fp32, bf16, or auto: bf16 on a GPU, and on a CPU with AVX-512 BF16 or AMX."""
+    """fp32, bf16, or auto: bf16 if the device has it; a trained model predicts in int8 on an x86 CPU without AMX."""
     device: str = "auto"
     """cpu, cuda, or auto."""
     freeze: int = 0
@@ -79,7 +80,7 @@ class TrainConfig:
     """Skip and count steps whose loss or gradient is infinite or NaN, instead of stopping."""
 
     def __post_init__(self) -> None:
-        check_one_of(self.precision, ("auto", "bf16", "fp32"), "train.precision")
+        check_one_of(self.precision, PRECISIONS, "train.precision")
         check_one_of(self.schedule, ("constant", "linear"), "train.schedule")
         check_one_of(self.metric, METRICS, "train.metric")
         check_one_of(self.head_start, ("auto", "on", "off"), "train.head_start")

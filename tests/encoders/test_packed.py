@@ -301,7 +301,7 @@ def test_a_cpu_with_bf16_uses_it_for_wide_encoders(tiny_encoder: Path, monkeypat
     width, scores = model.text.width, {}
     for has_bf16, least, expected in ((True, width, True), (True, width + 1, False), (False, width, False)):
         monkeypatch.setattr("hill.models.inference.cpu_has_bf16", lambda found=has_bf16: found)
-        monkeypatch.setattr("hill.models.inference.MIN_BF16_WIDTH", least)
+        monkeypatch.setattr("hill.models.inference.MIN_WIDTH", least)
         inference = Inference(model, CPU)
         assert inference.bf16 == expected
         scores[expected] = np.concatenate([values for _, values in inference.scores(tokens)])
