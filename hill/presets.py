@@ -109,8 +109,9 @@ def choose(preset: Any, facts: Facts, model_settings: Collection[str], given: Gr
     choice = PRESETS[preset](facts)
     settings = {group: dict(values) for group, values in choice.settings.items()}
     settings["model"] = {name: value for name, value in settings["model"].items() if name in model_settings}
-    if "epochs" in train:  # the user's epochs replace the steps of the preset
-        settings["train"].pop("steps", None)
+    if "epochs" in train:  # the user's epochs replace the steps of the preset, and dev is scored after each
+        for name in ("steps", "evaluations", "patience"):
+            settings["train"].pop(name, None)
     if train.keys() & {"epochs", "steps"}:
         settings["train"].pop("minutes", None)
     reasons = choice.reasons if "contrast" in model_settings else ()

@@ -295,7 +295,8 @@ for target in ("out.jsonl", "parts"):
     run(["predict", str(folder / "model"), "--input", str(folder / "in.jsonl"), "--output", str(folder / target)])
 """
     words = [*write_data(tmp_path), "--encoder", tiny_encoder, "--out", tmp_path / "model"]
-    output = run_like_windows(program, tmp_path, *words, "--set", "train.checkpoint_seconds=0")
+    fixed = ["--set", "train.checkpoint_seconds=0", "--set", "train.epochs=20", "--no-ensemble"]
+    output = run_like_windows(program, tmp_path, *words, *fixed)
     assert output.startswith("2 checkpoints")
     sums = json.loads((tmp_path / "model" / CHECKSUMS).read_text())
     assert "encoder/config.json" in sums and not any("\\" in name for name in sums)

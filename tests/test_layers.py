@@ -19,7 +19,7 @@ LAYERS = [
     {"data", "metrics"},
     {"models"},
     {"train", "decode"},
-    {"card"},
+    {"card", "presets"},
     {"predictor"},
     {"explain"},
     {"classifier"},

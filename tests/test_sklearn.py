@@ -40,8 +40,8 @@ EXPECTED = {
 class OnNumbers(HillClassifier):
     """The classifier for checks that come with numbers: a row is a text whose words are the rounded numbers."""
 
-    def __init__(self, taxonomy: Any = None, model: str = "linear", settings: Any = None) -> None:
-        super().__init__(taxonomy, model, settings)
+    def __init__(self, taxonomy: Any = None, model: str = "linear", settings: Any = None, preset: Any = None) -> None:
+        super().__init__(taxonomy, model, settings, preset)
 
     @cached_property
     def taxonomy(self) -> Taxonomy:
@@ -163,7 +163,7 @@ def test_parameters_are_kept_as_given_and_settings_are_parameters_too() -> None:
     [
         ({"train__epocs": 1}, "unknown setting of train 'epocs'; did you mean 'epochs'"),
         ({"trian__epochs": 1}, "unknown group of settings 'trian'; expected model, train, data, decode"),
-        ({"epochs": 1}, "unknown parameter 'epochs'; expected taxonomy, model, settings, or group__setting"),
+        ({"epochs": 1}, "unknown parameter 'epochs'; expected taxonomy, model, settings, preset, or group__setting"),
         ({"train__epochs": 0}, "train.epochs is 0; expected at least 1"),
         ({"model": "linear", "model__height": 2}, "unknown setting of model 'height'"),
     ],

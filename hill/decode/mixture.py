@@ -16,6 +16,8 @@ from hill.types import FloatArray
 
 PRIOR = 5.0
 """Strength of the prior of the weights: that of about this many documents."""
+MIN_DOCUMENTS = 20
+"""With fewer documents, nothing is fitted: all models have the same weight."""
 MAX_PAIRS = 2**24
 """Pairs of a document and a label that weights are fitted to; of more documents, a random sample is used."""
 ROUNDS = 50
@@ -106,6 +108,9 @@ def fit_mixture(taxonomy: Taxonomy, scores: Sequence[Matrix], labels: csr_array[
         labels: the gold labels (documents, L).
     """
     documents, width = labels.shape
+    if documents < MIN_DOCUMENTS:
+        shape = len(scores), len(taxonomy.levels)
+        return Mixture(taxonomy, np.full(shape, 1 / len(scores)), np.zeros(shape[1]))
     stored = scores[0].nnz // max(documents, 1) if isinstance(scores[0], csr_array) else width
     if documents * stored > MAX_PAIRS:
         sample = np.random.default_rng(SEED).choice(documents, max(MAX_PAIRS // stored, 1), replace=False)

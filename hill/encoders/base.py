@@ -39,7 +39,7 @@ class TextEncoder(nn.Module):
     def read(self, batch: AnyBatch) -> Tensor:
         """The vectors (B, D) of a batch."""
         if not isinstance(batch, Batch):
-            raise TypeError(f"{type(self).__name__} reads no {type(batch).__name__} batches")
+            raise TypeError(f"{type(self).__name__} reads no {type(batch).__name__.lower()} batches")
         vectors: Tensor = self(batch.ids, batch.mask)
         return vectors
 

@@ -156,8 +156,6 @@ class Pretrained:
 
 def load_pretrained(name: str) -> Pretrained:
     """Load an encoder: `minilm`, `mpnet`, a folder with weights, or a name on the model hub."""
-    if not name.strip():
-        raise ConfigError(f"the encoder has no name{_hint(name)}")
     try:
         folder = _find_folder(name)
         check_files(folder)
@@ -227,6 +225,8 @@ def plain(tokenizer: Tokenizer) -> Tokenizer:
 
 def _find_folder(name: str) -> Path:
     """The folder of an encoder, downloaded from the hub if necessary."""
+    if not name.strip():
+        raise ConfigError(f"the encoder has no name{_hint(name)}")
     place = _find_packaged(name) if name in PACKAGED_ENCODERS else name
     if Path(place).is_dir():
         return Path(place)

@@ -59,12 +59,14 @@ def test_a_model_that_ranks_the_wrong_way_gets_no_weight() -> None:
 
 def test_few_documents_stay_near_equal_weights() -> None:
     taxonomy = random_taxonomy(3, 12)
-    scores, labels = simulated(2, (0.5, 0.5))
-    few = fit_mixture(taxonomy, scores, labels).weights
-    assert np.abs(few - 0.5).max() < 0.35
+    scores, labels = simulated(19, (0.5, 0.5))
+    few = fit_mixture(taxonomy, scores, labels)
+    assert (few.weights == 0.5).all() and (few.bias == 0).all()
+    scores, labels = simulated(20, (0.5, 0.5))
+    assert 0 < np.abs(fit_mixture(taxonomy, scores, labels).weights - 0.5).max() < 0.35
     separated = np.where(labels.toarray(), 0.99, 0.01).astype(np.float32)
     perfect = fit_mixture(taxonomy, [separated, separated], labels)
-    assert perfect.weights.max() < 1.5  # two perfect documents do not make it sure of itself
+    assert perfect.weights.max() < 1.5  # few perfect documents do not make it sure of itself
 
 
 def test_missing_scores_count_as_the_lowest_of_their_document() -> None:
