@@ -204,9 +204,7 @@ def _norm_forward(
 
 
 @triton.jit
-def _norm_sums(
-    grad, x, means, scales, gamma, beta, sums, count, width, rows: tl.constexpr, block: tl.constexpr
-):
+def _norm_sums(grad, x, means, scales, gamma, beta, sums, count, width, rows: tl.constexpr, block: tl.constexpr):
     """Partial sums of the gradients before ReLU, and of their products with the normalised values."""
     cols = tl.program_id(1) * block + tl.arange(0, block)
     inner = cols < width
