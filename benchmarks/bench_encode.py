@@ -8,9 +8,10 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -33,7 +34,9 @@ WORDS = 30_000
 
 def make_tokenizer() -> Tokenizer:
     """One token per word, between the special tokens of BERT."""
-    tokenizer = Tokenizer(WordLevel({w: i for i, w in enumerate([*SPECIAL, *map("w{}".format, range(WORDS))])}, "[UNK]"))
+    tokenizer = Tokenizer(
+        WordLevel({w: i for i, w in enumerate([*SPECIAL, *map("w{}".format, range(WORDS))])}, "[UNK]")
+    )
     tokenizer.pre_tokenizer = Whitespace()
     tokenizer.post_processor = TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", SPECIAL.index("[CLS]")), ("[SEP]", SPECIAL.index("[SEP]"))]
@@ -62,16 +65,16 @@ def main() -> None:
     counts = draw.normal(200, 80, arguments.documents).clip(20, 512).astype(int) - 2
     texts = [" ".join(f"w{i}" for i in draw.integers(0, WORDS, count)) for count in counts]
     tokenizer, model = make_tokenizer(), build("flat", "bert-base", stars(), {})
-    encoder = model.text.encoder
+    encoder, make_fast = model.text.encoder, cast(Any, transformers.PreTrainedTokenizerFast)
     speeds = {}
     with TemporaryDirectory() as folder:
         encoder.save_pretrained(folder)
         names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL, strict=True))
-        transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(folder)
+        make_fast(tokenizer_object=tokenizer, **names).save_pretrained(folder)
         module = SentenceEncoder(folder, max_seq_length=512)
         sentences = SentenceTransformer(modules=[module, Pooling(BASE["hidden_size"])], device="cuda").bfloat16()
         for size in (32, 128):
-            seconds = best_time(lambda size=size: sentences.encode(texts, batch_size=size, convert_to_tensor=True))
+            seconds = best_time(partial(sentences.encode, texts, batch_size=size, convert_to_tensor=True))
             speeds[f"sentence-transformers, batches of {size}"] = seconds
         found = sentences.encode(texts[:64], convert_to_tensor=True)
     inference = Inference(model, torch.device("cuda"), "bf16")

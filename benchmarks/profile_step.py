@@ -1,4 +1,4 @@
-"""Profile training steps (CUDA graphs) and prediction on a GPU: kernel times by name, and the kernels of a step in order.
+"""Profile training steps (CUDA graphs) and prediction on a GPU: kernel times by name, and the kernels of a step.
 
 Documents and encoders are those of `bench_step.py`. Run it as
 `python benchmarks/profile_step.py --rows bert-base:hill:24 minilm:flat:128:predict [--out FOLDER]`.
@@ -7,6 +7,7 @@ Documents and encoders are those of `bench_step.py`. Run it as
 import argparse
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from bench_step import build, stars, synthetic
 from torch.profiler import ProfilerActivity, profile
 
 from hill.data.batches import training_order
-from hill.train import Session, TrainConfig
-from hill.train.trainer import make_steps
+from hill.train import Session, Split, TrainConfig
+from hill.train.trainer import StepRunner, make_steps
+from hill.types import IntArray
 
 REPEATS, DOCUMENTS = 10, 4_000
 
@@ -26,9 +28,23 @@ def kernels(action: Callable[[], Any]) -> tuple[list[tuple[str, float, float]], 
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         action()
         torch.cuda.synchronize()
-    events = [e for e in profiler.profiler.kineto_results.events() if e.device_type() == torch.autograd.DeviceType.CUDA]
+    events = [
+        e for e in profiler.profiler.kineto_results.events() if e.device_type() == torch._C._autograd.DeviceType.CUDA
+    ]
     found = sorted((e.start_ns() / 1e3, e.duration_ns() / 1e3, e.name()) for e in events)
     return [(name, start, spent) for start, spent, name in found], found[-1][0] + found[-1][1] - found[0][0]
+
+
+def predict(session: Session, data: Split) -> None:
+    """Score all documents."""
+    for _ in session.inference.scores(data.tokens):
+        pass
+
+
+def repeat(steps: StepRunner, documents: IntArray) -> None:
+    """Take the same step several times."""
+    for _ in range(REPEATS):
+        steps.step([documents])
 
 
 def table(found: list[tuple[str, float, float]], wall: float, repeats: int) -> str:
@@ -57,9 +73,8 @@ def main() -> None:
         config = TrainConfig(batch_size=int(batch))
         session = Session(build(name, encoder, taxonomy, {}), config, torch.device("cuda"))
         if mode == "predict":
-            for _ in session.inference.scores(data.tokens):
-                pass
-            text = table(*kernels(lambda own=session: list(own.inference.scores(data.tokens))), 1)
+            predict(session, data)
+            text = table(*kernels(partial(predict, session, data)), 1)
         else:
             steps = make_steps(session, data)
             session.model.train()
@@ -67,11 +82,13 @@ def main() -> None:
             for _ in range(4):
                 steps.step([documents])
             torch.cuda.synchronize()
-            found, wall = kernels(lambda own=steps, own_documents=documents: [own.step([own_documents]) for _ in range(REPEATS)])
+            found, wall = kernels(partial(repeat, steps, documents))
             text = table(found, wall, REPEATS)
             first = found[: len(found) // REPEATS]
-            text += "\nin order:\n" + "".join(f"{spent:8.1f} {place:8.0f}  {name[:130]}\n" for name, place, spent in (
-                (name, start - first[0][1], spent) for name, start, spent in first))
+            text += "\nin order:\n" + "".join(
+                f"{spent:8.1f} {place:8.0f}  {name[:130]}\n"
+                for name, place, spent in ((name, start - first[0][1], spent) for name, start, spent in first)
+            )
         (arguments.out / f"profile_{row.replace(':', '_')}.txt").write_text(text)
         print(row, text.split("\n")[0], flush=True)
         del session

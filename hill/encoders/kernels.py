@@ -34,9 +34,9 @@ class AttentionTile(NamedTuple):
     stages: int
 
 
-NORM_FORWARD = Tile(1, 0, 4, 0)
-NORM_BACKWARD = Tile(2, 0, 2, 1056)
-GELU = Tile(16, 128, 4, 4224)
+NORM_FORWARD = Tile(1, 0, 2, 0)
+NORM_BACKWARD = Tile(1, 256, 0, 2112)
+GELU = Tile(4, 512, 4, 2112)
 SUMS = Tile(16, 64, 4, 2112)
 PARTS = Tile(256, 16, 8, 0)
 GATHER = Tile(2, 0, 4, 0)
@@ -294,12 +294,12 @@ class AddNorm(torch.autograd.Function):
         index, dropout, block = ctx.facts
         rows, width = total.shape
         grad_x, grad_a = torch.empty_like(total), torch.empty_like(total)
-        sums = torch.empty(
-            3, min(NORM_BACKWARD.programs, triton.cdiv(rows, NORM_BACKWARD.tokens)), width, device=grad.device
-        )
+        warps = max(block // NORM_BACKWARD.columns, 1)
+        programs = min(NORM_BACKWARD.programs // warps, triton.cdiv(rows, NORM_BACKWARD.tokens))
+        sums = torch.empty(3, programs, width, device=grad.device)
         _add_norm_backward[(sums.shape[1],)](
             grad.contiguous(), total, means, scales, gamma, seed, index, grad_x, grad_a, sums,
-            rows, width, dropout, NORM_BACKWARD.tokens, block, dropout > 0, num_warps=NORM_BACKWARD.warps,
+            rows, width, dropout, NORM_BACKWARD.tokens, block, dropout > 0, num_warps=warps,
         )  # fmt: skip
         grad_gamma, grad_beta, grad_bias = sum_parts(sums, gamma.dtype).unbind(0)
         return grad_x, grad_a, grad_bias, grad_gamma, grad_beta, None, None, None, None, None

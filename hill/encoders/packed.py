@@ -428,18 +428,22 @@ class _Cast(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, dtype: torch.dtype, lengths: list[list[int]], *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.lengths = lengths
-        cast, parts, first = [], [], 0
+        cast: list[Tensor] = []
+        parts: list[Tensor] = []
+        first = 0
         for own in lengths:
             shape = sum(own), *tensors[first].shape[1:]
             cast.append(torch.empty(shape, dtype=dtype, device=tensors[first].device))
-            parts += cast[-1].split(own)
+            parts += torch.split(cast[-1], own)
             first += len(own)
         torch._foreach_copy_(parts, list(tensors))
         return tuple(cast)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        given = [part for gradient, own in zip(gradients, ctx.lengths, strict=True) for part in gradient.split(own)]
+        given = [
+            part for gradient, own in zip(gradients, ctx.lengths, strict=True) for part in torch.split(gradient, own)
+        ]
         back = [torch.empty_like(part, dtype=torch.float32) for part in given]
         torch._foreach_copy_(back, given)
         return None, None, *back

@@ -368,7 +368,7 @@ class TreeEncoder(StructureEncoder):
         *nets, last = self.levels
         for level, net in enumerate(nets, start=1):
             sums = self.get_buffer(f"sums{level}").expand(len(received), -1, -1)
-            pooled, received = torch.bmm(sums, net(received)).split([1, self.sizes[level + 1]], dim=1)
+            pooled, received = torch.split(torch.bmm(sums, net(received)), [1, self.sizes[level + 1]], dim=1)
             yield pooled[:, 0]
         yield last(received)[:, 0]
 

@@ -526,7 +526,7 @@ class DistributedBatchNorm(nn.BatchNorm1d):
             return F.batch_norm(rows, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
         return super().forward(rows)
 
-    def after_linear(self, rows: Tensor, linear: nn.Linear) -> Tensor:
+    def after_linear(self, rows: Tensor, linear: Any) -> Tensor:
         """ReLU of the batch norm of a linear layer, with few kernels on a GPU: (rows, D) to (rows, D)."""
         if self.training and len(rows) > 1 and not is_distributed():
             found: Tensor = structure_kernels().LinearNormRelu.apply(
@@ -538,7 +538,8 @@ class DistributedBatchNorm(nn.BatchNorm1d):
             return F.relu(self(linear(rows)))
         scale = self.weight * (self.running_var + self.eps).rsqrt()  # constant in prediction: folded into the weights
         bias = (linear.bias - self.running_mean) * scale + self.bias
-        return torch._addmm_activation(bias, rows, (linear.weight * scale[:, None]).T)
+        folded: Tensor = torch._addmm_activation(bias, rows, (linear.weight * scale[:, None]).T)
+        return folded
 
     def _normalise_shards(self, rows: Tensor) -> Tensor:
         """Normalise with mean and variance over the rows of all processes; there are at least 2 rows."""
