@@ -258,7 +258,7 @@ def run_like_windows(program: str, *arguments: Any) -> str:
 def test_every_module_can_be_imported_on_windows() -> None:
     found = run_like_windows(
         "import importlib, pkgutil, hill\n"
-        "skipped = ('hill.__main__', 'hill.encoders.kernels')\n"
+        "skipped = ('hill.__main__', 'hill.encoders.kernels', 'hill.models.kernels')\n"
         "names = [m.name for m in pkgutil.walk_packages(hill.__path__, 'hill.') if m.name not in skipped]\n"
         "for name in names: importlib.import_module(name)\n"
         "print(len(names))"
