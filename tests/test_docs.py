@@ -149,7 +149,10 @@ def run_block(block: Block, page: Path, names: dict[str, Any]) -> None:
 
 def write_lines(path: Path, count: int, seed: int) -> None:
     texts, labels = toy_documents(count, seed)
-    lines = [{"text": text, "labels": [MEANT[label[0]]]} for text, label in zip(texts, labels, strict=True)]
+    lines = [
+        {"text": f"{text} {seed}.{i}", "labels": [MEANT[label[0]]]}
+        for i, (text, label) in enumerate(zip(texts, labels, strict=True))
+    ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 

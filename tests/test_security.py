@@ -598,7 +598,7 @@ class Tags(HTMLParser):
 def hostile() -> HillClassifier:
     """A model whose labels, names and descriptions look like HTML."""
     taxonomy = Taxonomy([Label(f"a{HOSTILE}", HOSTILE), Label(f"b{HOSTILE}", f"x{HOSTILE}", (f"a{HOSTILE}",), HOSTILE)])
-    texts = [f"alpha {HOSTILE}", f"beta {HOSTILE}"] * 6
+    texts = [f"{word} {HOSTILE} {i}" for i in range(6) for word in ("alpha", "beta")]
     return HillClassifier(taxonomy, "linear", preset=None).fit(texts, [[f"a{HOSTILE}"], [f"b{HOSTILE}"]] * 6)
 
 

@@ -33,8 +33,6 @@ def evaluate(
         check_target(report)  # before the evaluation, which takes long
     classifier = load_model(model)
     documents, warning = classifier.evaluation_documents(data, include_seen)
-    if warning:
-        sys.stderr.write(f"hill: {warning}\n")
     if report:
         with counting("documents") as tick:
             written = make_report(classifier, documents, _load_explain(model), explained, tick)
@@ -42,6 +40,8 @@ def evaluate(
         result = written.to_dict() if as_json else written.to_dict()["metrics"]
     else:
         result = classifier.evaluate(documents, include_seen=True)
+    if warning:
+        sys.stderr.write(f"hill: {warning}\n")
     if as_json:
         print(json.dumps(result, ensure_ascii=False))
         return

@@ -189,7 +189,7 @@ MAX_LOSS = 0.004
 """Maximum loss of a tuned rule in any of the three metrics."""
 MARGIN = 0.15
 """Minimum gain of a tuned rule over the default, times the square root of the number of documents, as noise shrinks."""
-CLEAR_GAIN = 0.05
+CLEAR_GAIN = 0.03
 """Minimum gain of a tuned rule over the default with few documents."""
 
 

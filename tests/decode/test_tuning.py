@@ -71,7 +71,7 @@ def test_auto_stays_plain_where_nothing_is_to_be_gained() -> None:
 
 
 @pytest.mark.parametrize(
-    ("documents", "gain", "expected"), [(199, 0.049, "off"), (199, 0.051, "level"), (200, 0.02, "level")]
+    ("documents", "gain", "expected"), [(199, 0.029, "off"), (199, 0.031, "level"), (200, 0.02, "level")]
 )
 def test_few_documents_need_a_clear_gain(
     monkeypatch: pytest.MonkeyPatch, documents: int, gain: float, expected: str

@@ -152,6 +152,8 @@ def test_predictions_are_those_of_the_classifier(fitted: HillClassifier, folder:
     assert exported.predict(TEXTS) == fitted.predict(TEXTS) and any(exported.predict(TEXTS))
     assert exported.predict_paths(TEXTS) == fitted.predict_paths(TEXTS)
     assert exported.metrics == fitted.metrics and exported.thresholds is not None
+    assert exported.seen is not None and np.array_equal(exported.seen, fitted.seen)
+    assert exported.decode_note == fitted.decode_note
     long = "wing feather sky beak nest egg " * 400
     assert exported.predict([long]) == fitted.predict([long])
     records = [{"text": t, "labels": labels} for t, labels in zip(*toy_documents(30, 4), strict=True)]
