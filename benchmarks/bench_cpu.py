@@ -26,6 +26,7 @@ from rich.table import Table
 from hill.classifier import HillClassifier
 from hill.data import Documents, read_data
 from hill.data.tokens import tokenize
+from hill.encoders.int8 import cpu_has_int8
 from hill.encoders.transformer import _find_packaged
 from hill.export import OnnxClassifier
 from hill.export.onnx import export_onnx
@@ -74,10 +75,17 @@ def plain(classifier: HillClassifier) -> Score:
     return score
 
 
+class Int8Inference(Inference):
+    """Inference in int8 on any CPU."""
+
+    int8 = True
+
+
 def packed(classifier: HillClassifier, precision: str) -> Score:
-    """The model as hill runs it, packed, but in fp32 or bf16 instead of int8."""
+    """The model as hill runs it, packed, in fp32, or in int8 as on a CPU without bf16."""
     stored = classifier.stored
-    inference = Inference(stored.model, torch.device("cpu"), precision)
+    kind = Int8Inference if precision == "int8" else Inference
+    inference = kind(stored.model, torch.device("cpu"), precision, trained=True)
     return lambda texts: inference.scores(tokenize(texts, stored.tokenizer, classifier.max_length))
 
 
@@ -134,8 +142,8 @@ def main() -> None:
             "hill": classifier.scores,
             "hill, fp32": packed(classifier, "fp32"),
         }
-        if cpu_has_bf16():
-            ways["hill, bf16"] = packed(classifier, "bf16")
+        if cpu_has_int8():
+            ways["hill, int8"] = packed(classifier, "int8")
         for int8 in (False, True):
             folder = Path(scratch) / f"int8-{int8}"
             export_onnx(classifier, folder, int8)

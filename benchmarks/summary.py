@@ -49,7 +49,7 @@ def cpu_rows(folder: Path) -> Iterator[Row]:
     peers = [speeds.get("PyTorch fp32, plain"), None, speeds.get("sentence-transformers, vectors alone")]
     rows = {
         "predict, MiniLM, 128 tokens": "hill",
-        "the same in bf16": "hill, bf16",
+        "the same in int8, as on a CPU without bf16": "hill, int8",
         "the same in fp32": "hill, fp32",
         "the same, exported to ONNX in int8": "ONNX int8",
     }

@@ -100,6 +100,8 @@ MAX_DISTANCE = 128
 """Relative position biases are constant from this distance on."""
 GELUS = {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
 """Supported activations, and the approximation of each."""
+GELU_MINIMUM = -0.1701
+"""Both forms of GELU are greater than this."""
 
 
 class Dropouts(NamedTuple):
@@ -396,11 +398,16 @@ def _join(group: list[Any], dtype: torch.dtype) -> Any:
 
 @torch.no_grad()
 def int8_weights(encoder: Any) -> list[LayerWeights[Int8Matrix]]:
-    """The weights of all layers, with matrices in 8 bits and everything else in fp32; for prediction."""
-    found = []
+    """The weights of all layers, with matrices in 8 bits and everything else in fp32; for prediction.
+
+    Rounding the inputs of the values of attention caused most of the error of the vectors, so these are refined.
+    """
+    gated, found = ARCHITECTURES[encoder.config.model_type].gated, []
     for weights in layer_weights(encoder, torch.float32):
-        matrices = {name: quantise(getattr(weights, name)) for name in ("qkv", "out", "up", "down")}
-        found.append(LayerWeights[Int8Matrix](**weights._asdict() | matrices))
+        qkv = quantise(weights.qkv, refined=len(weights.qkv) // 3)
+        down = quantise(weights.down, least=None if gated else GELU_MINIMUM)
+        rest = {"out": quantise(weights.out), "up": quantise(weights.up)}
+        found.append(LayerWeights[Int8Matrix](**weights._asdict() | rest | {"qkv": qkv, "down": down}))
     return found
 
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from hill.data.batches import DeviceDocuments, collate, move, reading_order, to_device
 from hill.data.tokens import Tokens
 from hill.data.windows import overlap
-from hill.encoders.int8 import input_limit
+from hill.encoders.int8 import cpu_has_int8
 from hill.encoders.lora import merged_weights
 from hill.encoders.packed import Weights, int8_weights, use_weights
 from hill.encoders.transformer import plain
@@ -221,8 +221,8 @@ class Inference:
         model: the model; it is moved to the device.
         device: the device.
         precision: fp32, bf16, or auto: bf16 if the device multiplies it faster. Weights stay fp32.
-        trained: whether the weights no longer change. On a CPU, auto then multiplies the matrices of the encoder in
-            int8, which are quantised once.
+        trained: whether the weights no longer change. On a CPU with VNNI but no bf16, auto then multiplies the
+            matrices of the encoder in int8, which are quantised once.
     """
 
     def __init__(self, model: HTCModel, device: torch.device, precision: str = "auto", trained: bool = False) -> None:
@@ -243,13 +243,10 @@ class Inference:
 
     @property
     def int8(self) -> bool:
-        """Whether scores are computed with the matrices of the encoder in int8; everything else is as without it.
-
-        With AMX, bf16 is as fast.
-        """
+        """Whether scores are computed with the matrices of the encoder in int8: if the CPU has VNNI but no bf16."""
         if not self.trained or self.precision != "auto" or self.device.type != "cpu":
             return False
-        return self._packs_wide and not cpu_has_amx() and input_limit() > 0
+        return self._packs_wide and not cpu_has_bf16() and cpu_has_int8()
 
     @property
     def _packs_wide(self) -> bool:
@@ -353,13 +350,8 @@ def _to_matrix(
 @cache
 def cpu_has_bf16() -> bool:
     """Whether the CPU has instructions for bf16 matrix products: AVX-512 BF16 or AMX."""
-    return cpu_has_amx() or bool(getattr(torch.cpu, "_is_avx512_bf16_supported", bool)())
-
-
-@cache
-def cpu_has_amx() -> bool:
-    """Whether the CPU has AMX, which multiplies small matrices at once."""
-    return bool(getattr(torch.cpu, "_is_amx_tile_supported", bool)())
+    names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(getattr(torch.cpu, name, bool)() for name in names)
 
 
 def find_device(name: str) -> torch.device:

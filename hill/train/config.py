@@ -56,7 +56,7 @@ class TrainConfig:
     seed: int = 42
     """Random seed of initial weights, document order and dropout."""
     precision: str = "auto"
-    """fp32, bf16, or auto: bf16 if the device has it; a trained model predicts in int8 on an x86 CPU without AMX."""
+    """fp32, bf16, or auto: bf16 if the device has it; on other CPUs with VNNI, a trained model predicts in int8."""
     device: str = "auto"
     """cpu, cuda, or auto."""
     freeze: int = 0
