@@ -6,12 +6,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from hill.classifier import HillClassifier
 from hill.data import Documents
-from hill.data.icd import icd_data, icd_taxonomy
+from hill.data.icd import icd_data, icd_phrases, icd_taxonomy
 from hill.io import PREFIX, make_folder, remove_saved, save_folder, write_json
 from hill.settings import Groups
 from hill.taxonomy import Taxonomy, write_taxonomy
@@ -36,6 +37,8 @@ COLUMNS = {
     "path_micro_f1": "path F1",
     "violations": "violations",
 }
+ALTERNATIVES = 3
+"""How many runner-up labels are shown per example."""
 EXAMPLES = ("heart attack", "broken left collar bone after a fall", "pain in the ear with fluid behind the drum")
 
 
@@ -55,8 +58,8 @@ def run_demo(categories: bool, out: Path, settings: Groups = SETTINGS, per_block
     _write_data(data, taxonomy, out.with_name(f"{out.name}-data"))
     console.print(
         f"ICD-10-CM: {len(taxonomy):,} labels in {len(taxonomy.levels)} levels. Training texts: {len(data['train']):,} "
-        f"official descriptions. Test texts: {len(data['test']):,} inclusion terms,\nsynonyms that are not in the "
-        "training data.",
+        f"official descriptions, notes and inclusion terms (synonyms). Test texts: {len(data['test']):,} other "
+        "inclusion terms. Many of them have siblings in the training data: other terms of the same diagnosis.",
         highlight=False,
     )
     linear = score_linear(data, taxonomy)
@@ -73,10 +76,11 @@ def run_demo(categories: bool, out: Path, settings: Groups = SETTINGS, per_block
     for name, result in (("TF-IDF + linear SVM", linear), ("HILL", classifier.metrics)):
         table.add_row(name, *(f"{100 * result[metric]:.1f} %" for metric in COLUMNS))
     console.print(table)
-    for text, prediction in zip(EXAMPLES, classifier.predictions(EXAMPLES), strict=True):
-        console.print(f"[bold]{text}[/bold]")
-        for path in prediction.paths:
-            console.print("  " + " > ".join(taxonomy[taxonomy.row(label)].name for label in path), highlight=False)
+    phrases = icd_phrases()
+    found = classifier.predict([text for text, _ in phrases])
+    right = sum(block in labels for labels, (_, block) in zip(found, phrases, strict=True))
+    console.print(f"everyday phrases, never trained on: the block of {right} of {len(phrases)} is right\n")
+    show_examples(classifier, console)
     console.print(f"\ndone in {time.perf_counter() - start:.0f} s. Next:")
     for command in (
         f'hill predict {out} "your own diagnosis"',
@@ -85,6 +89,20 @@ def run_demo(categories: bool, out: Path, settings: Groups = SETTINGS, per_block
         f"hill train {out}-data --taxonomy {out}-data/taxonomy.json --out runs/mine",
     ):
         console.print(f"  {command}", highlight=False, soft_wrap=True)
+
+
+def show_examples(classifier: HillClassifier, console: Console) -> None:
+    """Print the predicted path of each example with its score, and the labels with the next highest scores."""
+    taxonomy, proba = classifier.taxonomy, classifier.predict_proba(EXAMPLES)
+    deepest = taxonomy.levels[-1]
+    for text, labels, scores in zip(EXAMPLES, classifier.predict(EXAMPLES), proba, strict=True):
+        console.print(f"[bold]{text}[/bold]")
+        path = [taxonomy.row(label) for label in labels]
+        names = " > ".join(taxonomy[row].name for row in path)
+        console.print(f"  {names}: {scores[path[-1]]:.0%}", highlight=False)
+        others = [row for row in deepest[np.argsort(-scores[deepest])].tolist() if row not in path]
+        runners_up = "; ".join(f"{taxonomy[row].name}: {scores[row]:.0%}" for row in others[:ALTERNATIVES])
+        console.print(f"  or {runners_up}", style="dim", highlight=False)
 
 
 def _write_data(data: dict[str, Documents], taxonomy: Taxonomy, folder: Path) -> None:

@@ -1,12 +1,21 @@
 """ICD-10-CM as a data set: classify diagnoses into chapters, blocks, categories or codes, from `simple-icd-10-cm`.
 
-The official description of a code is a training text. The inclusion terms are other names of the same diagnosis, as
-clinicians use them. They are only used for evaluation: a share of them, selected by a hash, is dev, the rest is test.
+A code has an official description and inclusion terms: other names of the same diagnosis, as clinicians use them.
+There are two data sets:
+
+- `icd_all`, of experiments/icd.py, trains on descriptions only. All inclusion terms are dev or test.
+- `icd_data`, of the demo, also trains on 60 % of the inclusion terms and on notes. A test term then often has siblings
+  in train: other terms of the same code. No training text equals a dev or test term or one of the phrases.
+
+`icd_phrases` are 100 everyday phrases with their blocks, which are only used for evaluation.
 """
 
 import hashlib
 import random
-from collections import defaultdict
+import re
+from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 from hill.data.documents import Documents, label_documents
@@ -14,6 +23,12 @@ from hill.errors import need
 from hill.taxonomy import Label, Taxonomy
 
 DEV_SHARE = 0.25
+"""`icd_all`: the share of the inclusion terms that is dev; the rest is test."""
+TRAIN_SHARE, TEST_SHARE = 0.6, 0.3
+"""`icd_data`: the shares of the inclusion terms that are train and test; the rest is dev."""
+CODE = re.compile(r"[A-Z][0-9][0-9A-Z](?:\.[0-9A-Z]+)?")
+NOTE = re.compile(r"(.*\S) \(([^()]+)\)")
+"""A note that ends with the codes of another diagnosis, such as `Stein-Leventhal syndrome (E28.2)`."""
 Pair = tuple[str, str]
 """A text and its code."""
 
@@ -44,29 +59,61 @@ def icd_taxonomy(categories: bool = False, codes: bool = False) -> Taxonomy:
 
 
 def icd_data(
-    taxonomy: Taxonomy, per_block: int = 40, dev: int = 600, test: int = 3_000, seed: int = 0
+    taxonomy: Taxonomy, per_block: int = 40, dev: int = 1_200, test: int = 3_000, seed: int = 0
 ) -> dict[str, Documents]:
-    """Sample train, dev and test documents; each has the path of its code.
+    """Train, dev and test documents; each has the path of its code.
+
+    Training texts are the title of each block, the descriptions of its categories, 60 % of its inclusion terms, its
+    includes notes, and the excludes notes of other codes that refer to it. A block with fewer than `per_block` of these
+    also gets descriptions of its codes, short codes first, because they are the most general.
 
     Args:
         taxonomy: The labels, from `icd_taxonomy`.
-        per_block: The maximum number of training documents per block.
+        per_block: The number of training documents per block up to which descriptions are added.
         dev: The maximum number of dev documents.
         test: The maximum number of test documents.
         seed: The seed of the sample.
     """
     rng = random.Random(seed)
-    terms = _inclusion_terms()
+    terms, codes = _inclusion_terms(), _all_codes()
     rng.shuffle(terms)
-    dev_terms, test_terms = _split_terms(terms)
-    blocks: defaultdict[str, dict[str, str]] = defaultdict(dict)
-    for code in _all_codes():
-        blocks[_block(code)].setdefault(_icd().get_description(code), code)
-    train: list[Pair] = []
-    for block in sorted(blocks):
-        pairs = list(blocks[block].items())
-        train += rng.sample(pairs, min(per_block, len(pairs)))
-    return _documents(train, dev_terms[:dev], test_terms[:test], taxonomy)
+    rng.shuffle(codes)
+    codes.sort(key=len)
+    splits: dict[str, list[Pair]] = {"train": [], "dev": [], "test": []}
+    for term in terms:
+        share = _hash_share(normalise(term[0]))
+        splits["train" if share < TRAIN_SHARE else "test" if share >= 1 - TEST_SHARE else "dev"].append(term)
+    unseen = {normalise(text) for text, _ in (*splits["dev"], *splits["test"], *icd_phrases())} | {""}
+    blocks: dict[str, dict[str, Pair]] = {}  # the training texts of each block by their normalised text
+    for code in codes:
+        block = _block(code)
+        if block not in blocks:
+            title = taxonomy[taxonomy.row(f"block {block}")].name
+            blocks[block] = {normalise(title): (title, code)}
+    categories = [(_description(code), code) for code in codes if len(code) == 3]
+    for text, code in (*categories, *splits["train"], *_notes()):
+        blocks[_block(code)].setdefault(normalise(text), (text, code))
+    for code in codes:
+        texts = blocks[_block(code)]
+        if len(texts) < per_block:
+            texts.setdefault(normalise(_description(code)), (_description(code), code))
+    train = [pair for block in sorted(blocks) for text, pair in blocks[block].items() if text not in unseen]
+    return _documents(train, splits["dev"][:dev], splits["test"][:test], taxonomy)
+
+
+def icd_phrases() -> list[Pair]:
+    """Everyday phrases for diagnoses and the label of their block: a test set, never trained or tuned on."""
+    lines = (files("hill.data") / "icd_phrases.tsv").read_text(encoding="utf-8").splitlines()
+    return [(phrase, block) for phrase, block, _ in (line.split("\t") for line in lines if line[0] != "#")]
+
+
+def normalise(text: str) -> str:
+    """The words of a text, to compare texts: lower case, without punctuation, NOS and NEC.
+
+    >>> normalise("Angina pectoris, NOS")
+    'angina pectoris'
+    """
+    return " ".join(word for word in re.findall(r"[^\W_]+", text.lower()) if word not in ("nos", "nec"))
 
 
 def icd_all(taxonomy: Taxonomy) -> dict[str, Documents]:
@@ -93,12 +140,32 @@ def _inclusion_terms() -> list[Pair]:
 
 
 def _split_terms(terms: list[Pair]) -> tuple[list[Pair], list[Pair]]:
-    """Dev and test terms: a hash of the term decides, so that equal terms are in the same split."""
+    """Dev and test terms of `icd_all`; equal terms are in the same split."""
     splits: tuple[list[Pair], list[Pair]] = ([], [])
     for term in terms:
-        share = int.from_bytes(hashlib.sha256(term[0].encode()).digest()[:4]) / 2**32
-        splits[share >= DEV_SHARE].append(term)
+        splits[_hash_share(term[0]) >= DEV_SHARE].append(term)
     return splits
+
+
+def _hash_share(text: str) -> float:
+    """A number from 0 to 1 that only depends on the text, so that equal texts are in the same split."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) / 2**32
+
+
+def _notes() -> Iterator[Pair]:
+    """Includes notes with their code, and excludes notes with the code that they refer to.
+
+    A reference counts if all its codes are in the same block.
+    """
+    icd, known = _icd(), set(_all_codes())
+    for code in icd.get_all_codes(True):
+        if code in known:
+            yield from ((text, code) for text in icd.get_includes(code))
+        for note in (*icd.get_excludes1(code), *icd.get_excludes2(code)):
+            if reference := NOTE.fullmatch(note):
+                codes = [found for found in CODE.findall(reference[2]) if found in known]
+                if len({_block(found) for found in codes}) == 1:
+                    yield reference[1], codes[0]
 
 
 def _all_codes() -> list[str]:
@@ -107,6 +174,7 @@ def _all_codes() -> list[str]:
     return [code for code in dict.fromkeys(icd.get_all_codes(True)) if not icd.is_chapter(code) and "-" not in code]
 
 
+@cache
 def _block(code: str) -> str:
     """The block of a code; some blocks have the id of their only category."""
     icd = _icd()
