@@ -1,88 +1,107 @@
 """TF-IDF vectors of words and word pairs, computed from token ids without a dictionary of strings."""
 
 from collections.abc import Iterable
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
-import torch.nn.functional as F
+from scipy.sparse import coo_array, csr_array
 from torch import Tensor
 
 from hill.encoders.base import TextEncoder
+from hill.types import FloatArray, IntArray
 
 FIRST_WORD = 2
 """Lower token ids are padding and unknown words."""
-MAX_PENDING = 20_000_000
-"""Keys that are collected before they are counted."""
+
+
+class Ngrams(NamedTuple):
+    """All n-grams of some documents, in order of their kind: (M) each."""
+
+    keys: IntArray
+    first: IntArray
+    """The first token of each n-gram."""
+    last: IntArray
+    """The last token of each n-gram."""
 
 
 class Bag(TextEncoder):
     """The n-grams of a document, weighted by (1 + log tf) · idf and normalized to length 1, as in scikit-learn.
 
     The key of a word is its id, the key of a pair id · V + id for a vocabulary of V words, so no two n-grams share a
-    key. An unknown word has no key, and words on both sides of it are not a pair.
+    key. An unknown word has no key, and words on both sides of it are not a pair. It computes on the CPU.
     """
-
-    keys: Tensor
-    idf: Tensor
 
     def __init__(self, words: int, pairs: bool) -> None:
         super().__init__()
         self.words = words
         self.pairs = pairs
-        self.set_features(torch.empty(0, dtype=torch.long), torch.empty(0), 0)
+        self.set_features(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), 0)
 
-    def set_features(self, keys: Tensor, counts: Tensor, documents: int) -> None:
+    def set_features(self, keys: IntArray, counts: IntArray, documents: int) -> None:
         """Set the n-grams that are features: their keys, sorted, and how many of the documents have each."""
-        idf = 1 + ((1 + documents) / (1 + counts.double())).log()
-        self.register_buffer("keys", keys, persistent=False)
-        self.register_buffer("idf", idf.float(), persistent=False)
+        self.keys = keys
+        self.idf: FloatArray = 1 + np.log((1 + documents) / (1 + counts))
         self.width = len(keys)
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Token ids and mask (B, T) to dense vectors (B, D)."""
-        features, values = self.sparse(ids, mask)
-        return values.new_zeros(len(ids), self.width).scatter_add(1, features, values)
+        return torch.from_numpy(self.sparse(ids, mask).toarray()).to(ids.device)
 
     def states(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Not available: the order of words is not known."""
         raise NotImplementedError
 
-    def sparse(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """The features of each document and their values (B, M); entries with the value 0 are unused."""
-        ngrams = self.ngrams(ids, mask)
-        features = torch.searchsorted(self.keys, ngrams).clamp(max=self.width - 1)
-        features = features.masked_fill(self.keys[features] != ngrams, self.width).sort(dim=1).values
-        first = torch.searchsorted(features, features)  # the first of equal features
-        counts = torch.searchsorted(features, features, right=True) - first
-        used = (first == torch.arange(features.shape[1], device=features.device)) & (features < self.width)
-        features = features.clamp(max=self.width - 1)
-        values = (1 + counts.float().log()) * self.idf[features] * used
-        return features, F.normalize(values, dim=1)
+    def sparse(self, ids: Tensor, mask: Tensor) -> csr_array[Any]:
+        """Token ids and mask (B, T) to sparse vectors (B, D)."""
+        known = ids.masked_fill(mask == 0, self.pad).cpu().numpy()
+        return self.vectors(known.ravel(), np.arange(len(ids) + 1) * ids.shape[1])
 
-    def ngrams(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """The keys of all words, then of all pairs, -1 for padding and unknown words: (B, T) to (B, M)."""
-        known = (mask > 0) & (ids >= FIRST_WORD)
-        words = ids.masked_fill(~known, -1)
-        if not self.pairs:
-            return words
-        pairs = ids[:, :-1] * self.words + ids[:, 1:]
-        return torch.cat([words, pairs.masked_fill(~(known[:, :-1] & known[:, 1:]), -1)], dim=1)
+    def vectors(self, ids: npt.NDArray[Any], starts: IntArray) -> csr_array[Any]:
+        """The vectors (documents, D) of documents whose tokens are `ids[starts[i]:starts[i + 1]]`."""
+        document = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+        ngrams = self.ngrams(ids, document)
+        features, known = self.find(ngrams.keys)
+        entries = document[ngrams.first[known]], features[known]
+        counts = csr_array(
+            coo_array((np.ones(len(entries[0])), entries), shape=(len(starts) - 1, self.width))
+        )  # adds up equal entries
+        values = (1 + np.log(counts.data)) * self.idf[counts.indices]
+        rows = np.repeat(np.arange(len(starts) - 1), np.diff(counts.indptr))
+        lengths = np.sqrt(np.bincount(rows, values**2, len(starts) - 1))
+        values = (values / lengths[rows]).astype(np.float32)
+        return csr_array((values, counts.indices, counts.indptr), shape=counts.shape)
+
+    def find(self, keys: IntArray) -> tuple[IntArray, npt.NDArray[np.bool_]]:
+        """The feature of each key, and which keys have one."""
+        features = np.minimum(np.searchsorted(self.keys, keys), self.width - 1)
+        return features, self.keys[features] == keys
+
+    def ngrams(self, ids: npt.NDArray[Any], document: IntArray) -> Ngrams:
+        """All words, then all pairs, of these tokens; `document` is the document of each token."""
+        words = np.flatnonzero(ids >= FIRST_WORD)
+        keys, first, last = [ids[words].astype(np.int64)], [words], [words]
+        if self.pairs:
+            follows = (np.diff(words) == 1) & (document[words[1:]] == document[words[:-1]])
+            keys.append(keys[0][:-1][follows] * self.words + keys[0][1:][follows])
+            first.append(words[:-1][follows])
+            last.append(words[1:][follows])
+        return Ngrams(np.concatenate(keys), np.concatenate(first), np.concatenate(last))
 
 
-def count_documents(ngrams: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
-    """The keys of all n-grams in these batches (B, M), sorted, and the number of documents that have each."""
-    keys = counts = torch.empty(0, dtype=torch.long)
-    pending: list[Tensor] = []
-    for batch in ngrams:
-        rows = batch.sort(dim=1).values
-        is_first = F.pad(rows[:, 1:] != rows[:, :-1], (1, 0), value=True) & (rows >= 0)
-        pending.append(rows[is_first])
-        if sum(map(len, pending)) > MAX_PENDING:
-            keys, counts = _add_counts(keys, counts, torch.cat(pending))
-            pending = []
-    return _add_counts(keys, counts, torch.cat([*pending, keys[:0]]))
+def count_documents(parts: Iterable[tuple[IntArray, IntArray]]) -> tuple[IntArray, IntArray]:
+    """The keys of all n-grams, sorted, and the number of documents that have each.
 
-
-def _add_counts(keys: Tensor, counts: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
-    """Add 1 to the count of every key in `new`."""
-    merged, index = torch.unique(torch.cat([keys, new]), return_inverse=True)
-    return merged, torch.zeros_like(merged).index_add(0, index, torch.cat([counts, torch.ones_like(new)]))
+    Each part has the keys of some documents, and the document of each key, from 0 on.
+    """
+    keys = counts = np.empty(0, dtype=np.int64)
+    for new_keys, document in parts:
+        found, index = np.unique(new_keys, return_inverse=True)
+        shape = int(document.max(initial=-1)) + 1, len(found)
+        documents = csr_array(coo_array((np.ones(len(index), dtype=np.int32), (document, index)), shape=shape))
+        new_counts = np.bincount(documents.indices, minlength=len(found))
+        merged, index = np.unique(np.concatenate([keys, found]), return_inverse=True)
+        counts = np.bincount(index, np.concatenate([counts, new_counts]), len(merged)).astype(np.int64)
+        keys = merged
+    return keys, counts
