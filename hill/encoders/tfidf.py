@@ -1,19 +1,58 @@
-"""TF-IDF vectors of words and word pairs, computed from token ids without a dictionary of strings."""
+"""TF-IDF vectors of words, word pairs and character n-grams, computed from token ids without strings."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from scipy.sparse import coo_array, csr_array
+from tokenizers import Tokenizer, models
 from torch import Tensor
 
 from hill.encoders.base import TextEncoder
+from hill.encoders.rcnn import UNKNOWN
 from hill.types import FloatArray, IntArray
 
 FIRST_WORD = 2
 """Lower token ids are padding and unknown words."""
+PIECE = "##"
+"""The prefix of a token that continues a word."""
+CHARACTERS = 4
+"""Length of the longest character n-grams if it is chosen automatically."""
+MAX_CHARACTERS = 5
+MAX_MEAN_LENGTH = 300
+"""Mean length of texts, in characters, up to which character n-grams are used if this is chosen automatically."""
+MAX_ALPHABET = 4_000
+"""Most different characters; keys of n-grams of 5 characters then fit in 64 bits."""
+BOUNDARY, OTHER, FIRST_CHARACTER = 1, 2, 3
+"""Codes of the start or end of a word, of a character that is not in the alphabet, and of the first one that is."""
+
+
+def choose_characters(setting: int | str, texts: Sequence[str]) -> int:
+    """The length of the longest character n-grams for these training texts; 0 for none."""
+    if isinstance(setting, int):
+        return setting
+    return CHARACTERS if sum(map(len, texts)) <= MAX_MEAN_LENGTH * len(texts) else 0
+
+
+def split_unknown_words(tokenizer: Tokenizer) -> Tokenizer:
+    """The same tokenizer of words, but an unknown word becomes a known word or letter and letters that continue it.
+
+    A word with a letter that is not in the vocabulary stays unknown.
+    """
+    vocabulary: dict[str, int] = tokenizer.get_vocab()
+    words = sorted(vocabulary, key=vocabulary.__getitem__)
+    counts = Counter(letter for word in words[FIRST_WORD:] for letter in word)
+    letters = [letter for letter, _ in counts.most_common(MAX_ALPHABET)]
+    words += [letter for letter in letters if letter not in vocabulary] + [PIECE + letter for letter in letters]
+    pieces = models.WordPiece(
+        {word: index for index, word in enumerate(words)}, unk_token=UNKNOWN, max_input_chars_per_word=1_000
+    )
+    split = Tokenizer(pieces)
+    split.normalizer, split.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
+    return split
 
 
 class Ngrams(NamedTuple):
@@ -29,21 +68,56 @@ class Ngrams(NamedTuple):
 class Bag(TextEncoder):
     """The n-grams of a document, weighted by (1 + log tf) · idf and normalized to length 1, as in scikit-learn.
 
-    The key of a word is its id, the key of a pair id · V + id for a vocabulary of V words, so no two n-grams share a
-    key. An unknown word has no key, and words on both sides of it are not a pair. It computes on the CPU.
+    Words and pairs are normalized together; character n-grams have a length of 1 of their own. These are within words,
+    from 2 characters on, and include the start and end of the word, as scikit-learn's `char_wb`.
+
+    For a vocabulary of V tokens, the key of a word is its id, the key of a pair id · V + id, and the key of a character
+    n-gram V² + its codes as digits of a number, so no two n-grams share a key. An unknown word has no key, and words on
+    both sides of it are not a pair; but it has character n-grams if `split_unknown_words` gave it tokens. It computes
+    on the CPU.
     """
 
-    def __init__(self, words: int, pairs: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, pairs: bool, characters: int = 0) -> None:
         super().__init__()
-        self.words = words
+        vocabulary = tokenizer.get_vocab()
+        self.vocabulary = sorted(vocabulary, key=vocabulary.__getitem__)
         self.pairs = pairs
-        self.set_features(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), 0)
+        self._is_piece = np.array([token.startswith(PIECE) for token in self.vocabulary], dtype=bool)
+        self._letters = [self.vocabulary[token].removeprefix(PIECE) for token in np.flatnonzero(self._is_piece)]
+        self.set_features(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), 0, characters)
 
-    def set_features(self, keys: IntArray, counts: IntArray, documents: int) -> None:
+    def set_features(self, keys: IntArray, counts: IntArray, documents: int, characters: int) -> None:
         """Set the n-grams that are features: their keys, sorted, and how many of the documents have each."""
         self.keys = keys
         self.idf: FloatArray = 1 + np.log((1 + documents) / (1 + counts))
         self.width = len(keys)
+        self.characters = characters
+        if characters:  # the codes of the characters of each token
+            codes = {letter: code for code, letter in enumerate(self._letters, start=FIRST_CHARACTER)}
+            spelled = [token.removeprefix(PIECE) for token in self.vocabulary]
+            self._codes = np.array([codes.get(letter, OTHER) for word in spelled for letter in word], dtype=np.int64)
+            self._spelled = np.cumsum([0, *map(len, spelled)])
+
+    @property
+    def first_characters(self) -> int:
+        """The first key of a character n-gram."""
+        return len(self.vocabulary) ** 2
+
+    def names(self, keys: Iterable[int]) -> list[str]:
+        """N-grams as text: "word", "two words", "start…", "…middle…" or "…end"."""
+        return [self._name(key) for key in keys]
+
+    def _name(self, key: int) -> str:
+        if key < self.first_characters:
+            return " ".join(self.vocabulary[token] for token in divmod(key, len(self.vocabulary)) if token)
+        codes: list[int] = []
+        key -= self.first_characters
+        while key:
+            key, code = divmod(key, FIRST_CHARACTER + len(self._letters))
+            codes.insert(0, code)
+        inner = (self._letters[code - FIRST_CHARACTER] if code > OTHER else "?" for code in codes if code != BOUNDARY)
+        before, after = ("" if code == BOUNDARY else "…" for code in (codes[0], codes[-1]))
+        return f"{before}{''.join(inner)}{after}"
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Token ids and mask (B, T) to dense vectors (B, D)."""
@@ -69,8 +143,9 @@ class Bag(TextEncoder):
         )  # adds up equal entries
         values = (1 + np.log(counts.data)) * self.idf[counts.indices]
         rows = np.repeat(np.arange(len(starts) - 1), np.diff(counts.indptr))
-        lengths = np.sqrt(np.bincount(rows, values**2, len(starts) - 1))
-        values = (values / lengths[rows]).astype(np.float32)
+        group = 2 * rows + (self.keys[counts.indices] >= self.first_characters)
+        lengths = np.sqrt(np.bincount(group, values**2))
+        values = (values / lengths[group]).astype(np.float32)
         return csr_array((values, counts.indices, counts.indptr), shape=counts.shape)
 
     def find(self, keys: IntArray) -> tuple[IntArray, npt.NDArray[np.bool_]]:
@@ -79,15 +154,40 @@ class Bag(TextEncoder):
         return features, self.keys[features] == keys
 
     def ngrams(self, ids: npt.NDArray[Any], document: IntArray) -> Ngrams:
-        """All words, then all pairs, of these tokens; `document` is the document of each token."""
-        words = np.flatnonzero(ids >= FIRST_WORD)
-        keys, first, last = [ids[words].astype(np.int64)], [words], [words]
+        """All words, then pairs, then character n-grams of these tokens; `document` is the document of each token."""
+        return Ngrams(*map(np.concatenate, zip(*self._kinds(ids, document), strict=True)))
+
+    def _kinds(self, ids: npt.NDArray[Any], document: IntArray) -> Iterator[Ngrams]:
+        tokens = np.flatnonzero(ids >= FIRST_WORD)
+        follows = (np.diff(tokens) == 1) & (np.diff(document[tokens]) == 0)
+        continues = np.zeros(len(tokens) + 1, dtype=bool)
+        continues[1:-1] = follows & self._is_piece[ids[tokens[1:]]]
+        is_word = ~(continues[:-1] | continues[1:])  # a word of one token
+        keys = ids[tokens].astype(np.int64)
+        yield Ngrams(keys[is_word], tokens[is_word], tokens[is_word])
         if self.pairs:
-            follows = (np.diff(words) == 1) & (document[words[1:]] == document[words[:-1]])
-            keys.append(keys[0][:-1][follows] * self.words + keys[0][1:][follows])
-            first.append(words[:-1][follows])
-            last.append(words[1:][follows])
-        return Ngrams(np.concatenate(keys), np.concatenate(first), np.concatenate(last))
+            pairs = np.flatnonzero(follows & is_word[:-1] & is_word[1:])
+            yield Ngrams(keys[pairs] * len(self.vocabulary) + keys[pairs + 1], tokens[pairs], tokens[pairs + 1])
+        if self.characters:
+            yield from self._character_ngrams(tokens, keys, ~continues[:-1], ~continues[1:])
+
+    def _character_ngrams(
+        self, tokens: IntArray, ids: IntArray, starts_word: npt.NDArray[Any], ends_word: npt.NDArray[Any]
+    ) -> Iterator[Ngrams]:
+        """Yield the n-grams of each length; windows over the codes of all words, with boundaries around each word."""
+        lengths = self._spelled[ids + 1] - self._spelled[ids]
+        padded = lengths + starts_word + ends_word
+        place = np.cumsum(lengths) - lengths  # of a token in its letters, and below in all codes
+        letter = np.arange(lengths.sum()) - np.repeat(place, lengths)
+        start = np.cumsum(padded) - padded + starts_word
+        codes = np.full(padded.sum(), BOUNDARY, dtype=np.int64)
+        codes[np.repeat(start, lengths) + letter] = self._codes[np.repeat(self._spelled[ids], lengths) + letter]
+        token, word = np.repeat(tokens, padded), np.repeat(np.cumsum(starts_word), padded)
+        keys, base = codes, FIRST_CHARACTER + len(self._letters)
+        for n in range(2, self.characters + 1):
+            keys = keys[:-1] * base + codes[n - 1 :]
+            inside = word[: len(keys)] == word[n - 1 :]
+            yield Ngrams(self.first_characters + keys[inside], token[: len(keys)][inside], token[n - 1 :][inside])
 
 
 def count_documents(parts: Iterable[tuple[IntArray, IntArray]]) -> tuple[IntArray, IntArray]:

@@ -1,4 +1,4 @@
-"""Linear: one linear support vector machine per label on TF-IDF vectors of words and word pairs.
+"""Linear: one linear support vector machine per label on TF-IDF vectors of words, word pairs and character n-grams.
 
 A baseline that is from no paper. The machines are those of scikit-learn's `LinearSVC`, fitted by dual coordinate
 descent (Hsieh et al., ICML 2008). Small weights are dropped, as in DiSMEC (Babbar and Schölkopf, WSDM 2017). With more
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from hill.data import Documents
 from hill.data.tokens import Tokens, tokenize
 from hill.encoders.base import UNLIMITED
-from hill.encoders.tfidf import Bag, count_documents
+from hill.encoders.tfidf import MAX_CHARACTERS, Bag, choose_characters, count_documents
 from hill.errors import ConfigError, DataError
 from hill.models.base import HTCModel, ModelConfig, NgramContributions, total
 from hill.settings import check_at_least, check_one_of
@@ -58,9 +58,12 @@ class LinearConfig(ModelConfig):
     loss: str = "bce"
     """How margins become scores: bce: per label, margin 0 is 0.5; softmax, conditional-softmax: relative to others."""
     features: int = 200_000
-    """Most n-grams: those in the most training documents."""
+    """Most n-grams of words, and most of characters: those in the most training documents."""
     ngrams: int = 2
     """1 for words, 2 for words and pairs of words."""
+    characters: int | str = "auto"
+    """Also n-grams of 2 to this many characters within words, at most 5, which help with rare and misspelled words; 0
+    for none; auto: 4 if the training texts have at most 300 characters on average."""
     min_count: int = 2
     """Fewest training documents of an n-gram; if no n-gram has as many, all are features."""
     c: float = 1.0
@@ -73,6 +76,7 @@ class LinearConfig(ModelConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_one_of(str(self.ngrams), ("1", "2"), "model.ngrams")
+        check_one_of(str(self.characters), ("auto", "0", *map(str, range(2, MAX_CHARACTERS + 1))), "model.characters")
         check_at_least(self.vocabulary, 3, "model.vocabulary")
         for name in ("features", "min_count"):
             check_at_least(getattr(self, name), 1, f"model.{name}")
@@ -255,7 +259,7 @@ class Linear(HTCModel):
         super().__init__(text, taxonomy, config, assets)
         ngrams = assets[NGRAMS_FILE]
         keys, counts = (np.array(ngrams[name], dtype=np.int64) for name in ("keys", "counts"))
-        text.set_features(keys, counts, ngrams["documents"])
+        text.set_features(keys, counts, ngrams["documents"], ngrams.get("characters", 0))
         self._edges = taxonomy.edge_array
         self.bias = nn.Parameter(torch.zeros(len(taxonomy)))
         self.head = SparseHead(text.width, len(taxonomy))
@@ -266,16 +270,18 @@ class Linear(HTCModel):
     ) -> dict[str, Any]:
         """The assets of every model, and the n-grams that are features, counted over whole texts."""
         tokens = tokenize(documents.texts, tokenizer, UNLIMITED)
-        bag = Bag(tokenizer.get_vocab_size(), config.ngrams > 1)
+        bag = Bag(tokenizer, config.ngrams > 1, choose_characters(config.characters, documents.texts))
         keys, counts = count_documents(_ngrams(bag, tokens))
         if not len(keys):
             raise DataError("no training document has a word; expected texts")
         frequent = np.flatnonzero(counts >= config.min_count)
         frequent = frequent if len(frequent) else np.arange(len(counts))
-        best = np.argsort(-counts[frequent], kind="stable")[: config.features]
-        chosen = np.sort(frequent[best])
-        ngrams = {"documents": len(documents), "keys": keys[chosen].tolist(), "counts": counts[chosen].tolist()}
-        return super().prepare(documents, taxonomy, config, tokenizer) | {NGRAMS_FILE: ngrams}
+        best = frequent[np.argsort(-counts[frequent], kind="stable")]
+        of_words = keys[best] < bag.first_characters
+        chosen = np.sort(np.concatenate([best[of_words][: config.features], best[~of_words][: config.features]]))
+        ngrams = {"keys": keys[chosen].tolist(), "counts": counts[chosen].tolist()}
+        ngrams_file = {"documents": len(documents), "characters": bag.characters, **ngrams}
+        return super().prepare(documents, taxonomy, config, tokenizer) | {NGRAMS_FILE: ngrams_file}
 
     def forward(self, batch: Batch) -> Output:
         """Margins (B, L) of a batch; with labels also the loss of the config, which `fit` does not use."""
@@ -287,7 +293,7 @@ class Linear(HTCModel):
     def ngram_contributions(self, batch: Batch, labels: Tensor) -> NgramContributions:
         """Return weight × TF-IDF of each n-gram of a batch of one document, for these labels.
 
-        Per token, the value of an n-gram is shared equally between its occurrences, and between the tokens of a pair.
+        The value of an n-gram is shared equally between its occurrences, and between their first and last tokens.
         """
         document, rows = self.text.sparse(batch.ids, batch.mask), labels.cpu().numpy()
         weights = self.head.matrix[document.indices][:, rows].toarray().astype(np.float64)
@@ -300,9 +306,9 @@ class Linear(HTCModel):
         token_values = np.zeros((len(rows), len(ids)))
         for tokens in (ngrams.first, ngrams.last):
             np.add.at(token_values.T, tokens[known], shares.T)
-        keys = torch.from_numpy(self.text.keys[document.indices])
+        names = self.text.names(self.text.keys[document.indices].tolist())
         parts = torch.from_numpy(values), torch.from_numpy(token_values)
-        return NgramContributions(keys, *parts, self.bias[labels].double())
+        return NgramContributions(names, *parts, self.bias[labels].double())
 
     @torch.no_grad()
     def fit(self, tokens: Tokens, labels: csr_array[Any], seed: int) -> Iterator[tuple[int, int]]:

@@ -46,7 +46,7 @@ def corpus(count: int, seed: int, words: list[str] = WORDS) -> list[str]:
 
 
 def build(texts: list[str], documents: Documents, taxonomy: Taxonomy, **settings: Any) -> tuple[Linear, Any]:
-    config = make(LinearConfig, settings, "model")
+    config = make(LinearConfig, {"characters": 0, **settings}, "model")
     text, tokenizer = new_text_encoder(config, texts)
     assert isinstance(text, Bag)
     return Linear(text, taxonomy, config, Linear.prepare(documents, taxonomy, config, tokenizer)), tokenizer
@@ -311,6 +311,9 @@ def test_a_training_stopped_after_the_fit_goes_on_without_another(tmp_path: Path
     ("settings", "message"),
     [
         ({"ngrams": 3}, "unknown model.ngrams '3'"),
+        ({"characters": 1}, "unknown model.characters '1'; expected auto, 0, 2, 3, 4, 5"),
+        ({"characters": 6}, "unknown model.characters '6'"),
+        ({"characters": "many"}, "unknown model.characters 'many'"),
         ({"c": 0.0}, "model.c is 0; expected a number above 0"),
         ({"features": 0}, "model.features is 0; expected at least 1"),
         ({"text": "transformer"}, "unknown model.text 'transformer'"),
