@@ -282,10 +282,8 @@ def _attribute(stored: SavedModel, tokenized: TokenizedText, rows: IntArray, met
     one_step = np.ones(len(rows), dtype=np.int64)
     if ngrams is not None:
         values, bias = ngrams.values.cpu().numpy(), ngrams.bias.cpu().numpy()
-        pairs = (divmod(key, tokenizer.get_vocab_size()) for key in ngrams.keys.tolist())  # see hill.encoders.tfidf.Bag
-        names = [" ".join(str(tokenizer.id_to_token(word)) for word in pair if word) for pair in pairs]
         token_values, logits = ngrams.token_values.cpu().numpy(), bias + values.sum(axis=1)
-        return Attribution(token_values, logits, bias, one_step, "exact", "empty text", ngrams=(names, values))
+        return Attribution(token_values, logits, bias, one_step, "exact", "empty text", ngrams=(ngrams.names, values))
     path = EmbeddingPath(model, tokenizer, tokenized)
     if method == "integrated":
         attribution = integrated_gradients(path, rows, steps)

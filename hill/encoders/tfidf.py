@@ -1,88 +1,207 @@
-"""TF-IDF vectors of words and word pairs, computed from token ids without a dictionary of strings."""
+"""TF-IDF vectors of words, word pairs and character n-grams, computed from token ids without strings."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
-import torch.nn.functional as F
+from scipy.sparse import coo_array, csr_array
+from tokenizers import Tokenizer, models
 from torch import Tensor
 
 from hill.encoders.base import TextEncoder
+from hill.encoders.rcnn import UNKNOWN
+from hill.types import FloatArray, IntArray
 
 FIRST_WORD = 2
 """Lower token ids are padding and unknown words."""
-MAX_PENDING = 20_000_000
-"""Keys that are collected before they are counted."""
+PIECE = "##"
+"""The prefix of a token that continues a word."""
+CHARACTERS = 4
+"""Length of the longest character n-grams if it is chosen automatically."""
+MAX_CHARACTERS = 5
+MAX_MEAN_LENGTH = 300
+"""Mean length of texts, in characters, up to which character n-grams are used if this is chosen automatically."""
+MAX_ALPHABET = 4_000
+"""Most different characters; keys of n-grams of 5 characters then fit in 64 bits."""
+BOUNDARY, OTHER, FIRST_CHARACTER = 1, 2, 3
+"""Codes of the start or end of a word, of a character that is not in the alphabet, and of the first one that is."""
+
+
+def choose_characters(setting: int | str, texts: Sequence[str]) -> int:
+    """The length of the longest character n-grams for these training texts; 0 for none."""
+    if isinstance(setting, int):
+        return setting
+    return CHARACTERS if sum(map(len, texts)) <= MAX_MEAN_LENGTH * len(texts) else 0
+
+
+def split_unknown_words(tokenizer: Tokenizer) -> Tokenizer:
+    """The same tokenizer of words, but an unknown word becomes a known word or letter and letters that continue it.
+
+    A word with a letter that is not in the vocabulary stays unknown.
+    """
+    vocabulary: dict[str, int] = tokenizer.get_vocab()
+    words = sorted(vocabulary, key=vocabulary.__getitem__)
+    counts = Counter(letter for word in words[FIRST_WORD:] for letter in word)
+    letters = [letter for letter, _ in counts.most_common(MAX_ALPHABET)]
+    words += [letter for letter in letters if letter not in vocabulary] + [PIECE + letter for letter in letters]
+    pieces = models.WordPiece(
+        {word: index for index, word in enumerate(words)}, unk_token=UNKNOWN, max_input_chars_per_word=1_000
+    )
+    split = Tokenizer(pieces)
+    split.normalizer, split.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
+    return split
+
+
+class Ngrams(NamedTuple):
+    """All n-grams of some documents, in order of their kind: (M) each."""
+
+    keys: IntArray
+    first: IntArray
+    """The first token of each n-gram."""
+    last: IntArray
+    """The last token of each n-gram."""
 
 
 class Bag(TextEncoder):
     """The n-grams of a document, weighted by (1 + log tf) · idf and normalized to length 1, as in scikit-learn.
 
-    The key of a word is its id, the key of a pair id · V + id for a vocabulary of V words, so no two n-grams share a
-    key. An unknown word has no key, and words on both sides of it are not a pair.
+    Words and pairs are normalized together; character n-grams have a length of 1 of their own. These are within words,
+    from 2 characters on, and include the start and end of the word, as scikit-learn's `char_wb`.
+
+    For a vocabulary of V tokens, the key of a word is its id, the key of a pair id · V + id, and the key of a character
+    n-gram V² + its codes as digits of a number, so no two n-grams share a key. An unknown word has no key, and words on
+    both sides of it are not a pair; but it has character n-grams if `split_unknown_words` gave it tokens. It computes
+    on the CPU.
     """
 
-    keys: Tensor
-    idf: Tensor
-
-    def __init__(self, words: int, pairs: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, pairs: bool, characters: int = 0) -> None:
         super().__init__()
-        self.words = words
+        vocabulary = tokenizer.get_vocab()
+        self.vocabulary = sorted(vocabulary, key=vocabulary.__getitem__)
         self.pairs = pairs
-        self.set_features(torch.empty(0, dtype=torch.long), torch.empty(0), 0)
+        self._is_piece = np.array([token.startswith(PIECE) for token in self.vocabulary], dtype=bool)
+        self._letters = [self.vocabulary[token].removeprefix(PIECE) for token in np.flatnonzero(self._is_piece)]
+        self.set_features(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), 0, characters)
 
-    def set_features(self, keys: Tensor, counts: Tensor, documents: int) -> None:
+    def set_features(self, keys: IntArray, counts: IntArray, documents: int, characters: int) -> None:
         """Set the n-grams that are features: their keys, sorted, and how many of the documents have each."""
-        idf = 1 + ((1 + documents) / (1 + counts.double())).log()
-        self.register_buffer("keys", keys, persistent=False)
-        self.register_buffer("idf", idf.float(), persistent=False)
+        self.keys = keys
+        self.idf: FloatArray = 1 + np.log((1 + documents) / (1 + counts))
         self.width = len(keys)
+        self.characters = characters
+        if characters:  # the codes of the characters of each token
+            codes = {letter: code for code, letter in enumerate(self._letters, start=FIRST_CHARACTER)}
+            spelled = [token.removeprefix(PIECE) for token in self.vocabulary]
+            self._codes = np.array([codes.get(letter, OTHER) for word in spelled for letter in word], dtype=np.int64)
+            self._spelled = np.cumsum([0, *map(len, spelled)])
+
+    @property
+    def first_characters(self) -> int:
+        """The first key of a character n-gram."""
+        return len(self.vocabulary) ** 2
+
+    def names(self, keys: Iterable[int]) -> list[str]:
+        """N-grams as text: "word", "two words", "start…", "…middle…" or "…end"."""
+        return [self._name(key) for key in keys]
+
+    def _name(self, key: int) -> str:
+        if key < self.first_characters:
+            return " ".join(self.vocabulary[token] for token in divmod(key, len(self.vocabulary)) if token)
+        codes: list[int] = []
+        key -= self.first_characters
+        while key:
+            key, code = divmod(key, FIRST_CHARACTER + len(self._letters))
+            codes.insert(0, code)
+        inner = (self._letters[code - FIRST_CHARACTER] if code > OTHER else "?" for code in codes if code != BOUNDARY)
+        before, after = ("" if code == BOUNDARY else "…" for code in (codes[0], codes[-1]))
+        return f"{before}{''.join(inner)}{after}"
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Token ids and mask (B, T) to dense vectors (B, D)."""
-        features, values = self.sparse(ids, mask)
-        return values.new_zeros(len(ids), self.width).scatter_add(1, features, values)
+        return torch.from_numpy(self.sparse(ids, mask).toarray()).to(ids.device)
 
     def states(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Not available: the order of words is not known."""
         raise NotImplementedError
 
-    def sparse(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """The features of each document and their values (B, M); entries with the value 0 are unused."""
-        ngrams = self.ngrams(ids, mask)
-        features = torch.searchsorted(self.keys, ngrams).clamp(max=self.width - 1)
-        features = features.masked_fill(self.keys[features] != ngrams, self.width).sort(dim=1).values
-        first = torch.searchsorted(features, features)  # the first of equal features
-        counts = torch.searchsorted(features, features, right=True) - first
-        used = (first == torch.arange(features.shape[1], device=features.device)) & (features < self.width)
-        features = features.clamp(max=self.width - 1)
-        values = (1 + counts.float().log()) * self.idf[features] * used
-        return features, F.normalize(values, dim=1)
+    def sparse(self, ids: Tensor, mask: Tensor) -> csr_array[Any]:
+        """Token ids and mask (B, T) to sparse vectors (B, D)."""
+        known = ids.masked_fill(mask == 0, self.pad).cpu().numpy()
+        return self.vectors(known.ravel(), np.arange(len(ids) + 1) * ids.shape[1])
 
-    def ngrams(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """The keys of all words, then of all pairs, -1 for padding and unknown words: (B, T) to (B, M)."""
-        known = (mask > 0) & (ids >= FIRST_WORD)
-        words = ids.masked_fill(~known, -1)
-        if not self.pairs:
-            return words
-        pairs = ids[:, :-1] * self.words + ids[:, 1:]
-        return torch.cat([words, pairs.masked_fill(~(known[:, :-1] & known[:, 1:]), -1)], dim=1)
+    def vectors(self, ids: npt.NDArray[Any], starts: IntArray) -> csr_array[Any]:
+        """The vectors (documents, D) of documents whose tokens are `ids[starts[i]:starts[i + 1]]`."""
+        document = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+        ngrams = self.ngrams(ids, document)
+        features, known = self.find(ngrams.keys)
+        entries = document[ngrams.first[known]], features[known]
+        counts = csr_array(
+            coo_array((np.ones(len(entries[0])), entries), shape=(len(starts) - 1, self.width))
+        )  # adds up equal entries
+        values = (1 + np.log(counts.data)) * self.idf[counts.indices]
+        rows = np.repeat(np.arange(len(starts) - 1), np.diff(counts.indptr))
+        group = 2 * rows + (self.keys[counts.indices] >= self.first_characters)
+        lengths = np.sqrt(np.bincount(group, values**2))
+        values = (values / lengths[group]).astype(np.float32)
+        return csr_array((values, counts.indices, counts.indptr), shape=counts.shape)
+
+    def find(self, keys: IntArray) -> tuple[IntArray, npt.NDArray[np.bool_]]:
+        """The feature of each key, and which keys have one."""
+        features = np.minimum(np.searchsorted(self.keys, keys), self.width - 1)
+        return features, self.keys[features] == keys
+
+    def ngrams(self, ids: npt.NDArray[Any], document: IntArray) -> Ngrams:
+        """All words, then pairs, then character n-grams of these tokens; `document` is the document of each token."""
+        return Ngrams(*map(np.concatenate, zip(*self._kinds(ids, document), strict=True)))
+
+    def _kinds(self, ids: npt.NDArray[Any], document: IntArray) -> Iterator[Ngrams]:
+        tokens = np.flatnonzero(ids >= FIRST_WORD)
+        follows = (np.diff(tokens) == 1) & (np.diff(document[tokens]) == 0)
+        continues = np.zeros(len(tokens) + 1, dtype=bool)
+        continues[1:-1] = follows & self._is_piece[ids[tokens[1:]]]
+        is_word = ~(continues[:-1] | continues[1:])  # a word of one token
+        keys = ids[tokens].astype(np.int64)
+        yield Ngrams(keys[is_word], tokens[is_word], tokens[is_word])
+        if self.pairs:
+            pairs = np.flatnonzero(follows & is_word[:-1] & is_word[1:])
+            yield Ngrams(keys[pairs] * len(self.vocabulary) + keys[pairs + 1], tokens[pairs], tokens[pairs + 1])
+        if self.characters:
+            yield from self._character_ngrams(tokens, keys, ~continues[:-1], ~continues[1:])
+
+    def _character_ngrams(
+        self, tokens: IntArray, ids: IntArray, starts_word: npt.NDArray[Any], ends_word: npt.NDArray[Any]
+    ) -> Iterator[Ngrams]:
+        """Yield the n-grams of each length; windows over the codes of all words, with boundaries around each word."""
+        lengths = self._spelled[ids + 1] - self._spelled[ids]
+        padded = lengths + starts_word + ends_word
+        place = np.cumsum(lengths) - lengths  # of a token in its letters, and below in all codes
+        letter = np.arange(lengths.sum()) - np.repeat(place, lengths)
+        start = np.cumsum(padded) - padded + starts_word
+        codes = np.full(padded.sum(), BOUNDARY, dtype=np.int64)
+        codes[np.repeat(start, lengths) + letter] = self._codes[np.repeat(self._spelled[ids], lengths) + letter]
+        token, word = np.repeat(tokens, padded), np.repeat(np.cumsum(starts_word), padded)
+        keys, base = codes, FIRST_CHARACTER + len(self._letters)
+        for n in range(2, self.characters + 1):
+            keys = keys[:-1] * base + codes[n - 1 :]
+            inside = word[: len(keys)] == word[n - 1 :]
+            yield Ngrams(self.first_characters + keys[inside], token[: len(keys)][inside], token[n - 1 :][inside])
 
 
-def count_documents(ngrams: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
-    """The keys of all n-grams in these batches (B, M), sorted, and the number of documents that have each."""
-    keys = counts = torch.empty(0, dtype=torch.long)
-    pending: list[Tensor] = []
-    for batch in ngrams:
-        rows = batch.sort(dim=1).values
-        is_first = F.pad(rows[:, 1:] != rows[:, :-1], (1, 0), value=True) & (rows >= 0)
-        pending.append(rows[is_first])
-        if sum(map(len, pending)) > MAX_PENDING:
-            keys, counts = _add_counts(keys, counts, torch.cat(pending))
-            pending = []
-    return _add_counts(keys, counts, torch.cat([*pending, keys[:0]]))
+def count_documents(parts: Iterable[tuple[IntArray, IntArray]]) -> tuple[IntArray, IntArray]:
+    """The keys of all n-grams, sorted, and the number of documents that have each.
 
-
-def _add_counts(keys: Tensor, counts: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
-    """Add 1 to the count of every key in `new`."""
-    merged, index = torch.unique(torch.cat([keys, new]), return_inverse=True)
-    return merged, torch.zeros_like(merged).index_add(0, index, torch.cat([counts, torch.ones_like(new)]))
+    Each part has the keys of some documents, and the document of each key, from 0 on.
+    """
+    keys = counts = np.empty(0, dtype=np.int64)
+    for new_keys, document in parts:
+        found, index = np.unique(new_keys, return_inverse=True)
+        shape = int(document.max(initial=-1)) + 1, len(found)
+        documents = csr_array(coo_array((np.ones(len(index), dtype=np.int32), (document, index)), shape=shape))
+        new_counts = np.bincount(documents.indices, minlength=len(found))
+        merged, index = np.unique(np.concatenate([keys, found]), return_inverse=True)
+        counts = np.bincount(index, np.concatenate([counts, new_counts]), len(merged)).astype(np.int64)
+        keys = merged
+    return keys, counts

@@ -21,7 +21,7 @@ from hill.data import Documents
 from hill.data.tokens import Tokens
 from hill.encoders import RCNN, TextEncoder, Transformer
 from hill.encoders.rcnn import MIN_WORD_COUNT, learn_words, read_vectors, set_vectors
-from hill.encoders.tfidf import Bag
+from hill.encoders.tfidf import Bag, choose_characters, split_unknown_words
 from hill.encoders.transformer import empty_encoder, load_pretrained
 from hill.errors import ConfigError
 from hill.models.layers import (
@@ -100,8 +100,8 @@ class Axis(StrEnum):
 class NgramContributions(NamedTuple):
     """What the G n-grams of a document with T tokens add to the logits of K labels."""
 
-    keys: Tensor
-    """(G), as in `hill.encoders.tfidf.Bag`."""
+    names: list[str]
+    """(G)"""
     values: Tensor
     """(K, G); with the bias they add up to the logits."""
     token_values: Tensor
@@ -361,6 +361,8 @@ def new_text_encoder(config: Any, texts: Sequence[str]) -> tuple[TextEncoder, To
         return Transformer(pretrained.encoder, pooling, config.dropout), pretrained.tokenizer
     if config.text == "words":
         tokenizer = learn_words(texts, config.vocabulary, min_count=1)
+        if choose_characters(config.characters, texts):
+            tokenizer = split_unknown_words(tokenizer)
         return _word_encoder(config, tokenizer), tokenizer
     vectors = read_vectors(Path(config.vectors)) if config.vectors else {}
     tokenizer = learn_words(texts, config.vocabulary, MIN_WORD_COUNT, list(vectors))
@@ -392,7 +394,6 @@ def copy_text_encoder(old: TextEncoder, config: ModelConfig, tokenizer: Tokenize
 
 
 def _word_encoder(config: Any, tokenizer: Tokenizer) -> TextEncoder:
-    size = tokenizer.get_vocab_size()
     if config.text == "words":
-        return Bag(size, pairs=config.ngrams > 1)
-    return RCNN(size, config.word_width, config.gru_width, config.filters, config.dropout)
+        return Bag(tokenizer, pairs=config.ngrams > 1)
+    return RCNN(tokenizer.get_vocab_size(), config.word_width, config.gru_width, config.filters, config.dropout)

@@ -30,11 +30,11 @@ else:
 
 
 def njit(function: Function) -> Function:
-    """Compile a function over arrays and cache the result on disk; HILL_NO_NUMBA=1 disables compilation."""
+    """Compile a function over arrays, without the GIL and cached on disk; HILL_NO_NUMBA=1 disables compilation."""
     if not COMPILED:
         return function
     # No fastmath: results must be bit-identical with and without compilation.
-    return cast(Function, numba.njit(cache=True)(function))
+    return cast(Function, numba.njit(cache=True, nogil=True)(function))
 
 
 def check_height(height: int) -> None:

@@ -19,6 +19,7 @@ from hill.data.documents import label_documents
 from hill.data.tokens import tokenize
 from hill.errors import ConfigError, DataError, TaxonomyError
 from hill.explain import EmbeddingPath, Explanation, eval_mode, explain, integrated_gradients, tokenize_words
+from hill.models import linear
 from hill.models.inference import SavedModel
 from hill.predictor import Predictor
 from hill.types import Batch
@@ -280,9 +281,10 @@ def test_other_threads_can_predict(build: Callable[[str], HillClassifier], monke
     assert len(found) == 1 and np.array_equal(found[0], wanted)
 
 
-def test_the_linear_model_matches_scikit_learn() -> None:
+def test_the_linear_model_matches_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear, "MIN_WEIGHT", 0.0)
     texts, labels = toy_documents(120, seed=0)
-    classifier = HillClassifier(animals_taxonomy(), "linear", preset=None).fit(texts, labels)
+    classifier = HillClassifier(animals_taxonomy(), "linear", {"model": {"characters": 0}}).fit(texts, labels)
     text = "Milk fur, cave unheard cave echo. Milk fur"
     found = explain(classifier, text, ["bat", "p"])
     train, _ = classifier._split({"train": label_documents(texts, labels, classifier.taxonomy)})
@@ -296,22 +298,20 @@ def test_the_linear_model_matches_scikit_learn() -> None:
         machine = LinearSVC(random_state=42)
         machine.fit(theirs.transform(train.texts), train.labels.toarray()[:, classifier.taxonomy.row(label.id)])
         wanted = {name: w * v for name, w, v in zip(names, machine.coef_[0], value, strict=True) if v}
-        assert label.ngrams is not None and dict(label.ngrams) == pytest.approx(wanted, abs=1e-4)
+        assert label.ngrams is not None and dict(label.ngrams) == pytest.approx(wanted, abs=1e-3)
         assert {"milk fur", "cave", "milk"} <= set(wanted) and "cave cave" not in wanted
         share = {"milk": wanted["milk"] / 2 + wanted["milk fur"] / 4}
-        assert label.values[0] == pytest.approx(share["milk"], abs=1e-4) and label.values[3] == 0
-        assert label.baseline == pytest.approx(machine.intercept_[0], abs=1e-4)
-        assert label.logit == pytest.approx(machine.decision_function(theirs.transform([text]))[0], abs=1e-4)
+        assert label.values[0] == pytest.approx(share["milk"], abs=1e-3) and label.values[3] == 0
+        assert label.baseline == pytest.approx(machine.intercept_[0], abs=1e-3)
+        assert label.logit == pytest.approx(machine.decision_function(theirs.transform([text]))[0], abs=1e-3)
         assert abs(label.gap) < 1e-9 and label.branches is None
     assert json.dumps(found.to_dict()) and "milk fur" in found.text()
 
 
 def test_a_text_of_unknown_words_has_no_ngrams() -> None:
     texts, labels = toy_documents(40, seed=0)
-    found = explain(
-        HillClassifier(animals_taxonomy(), "linear", {"model": {"ngrams": 1}}, preset=None).fit(texts, labels),
-        "unheard of",
-    )
+    settings = {"model": {"ngrams": 1, "characters": 0}}
+    found = explain(HillClassifier(animals_taxonomy(), "linear", settings).fit(texts, labels), "unheard of")
     assert found.labels[0].ngrams == () and found.labels[0].values == (0, 0)
 
 

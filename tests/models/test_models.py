@@ -4,10 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_array
 from torch import nn
 
+from hill.data.tokens import Tokens
 from hill.metrics import flat_scores
 from hill.models import HTCModel
 from hill.models.inference import load_saved
@@ -86,6 +89,10 @@ def made(build: Callable[[str], Made], variant: str) -> Made:
 
 
 def fit(model: HTCModel, batch: Batch, steps: int, optimiser: torch.optim.Optimizer | None = None) -> None:
+    if model.has_solver:
+        tokens = Tokens(batch.ids.numpy().ravel(), np.arange(len(batch.ids) + 1) * batch.ids.shape[1])
+        assert list(model.fit(tokens, csr_array(batch.labels.numpy()), seed=0))  # type: ignore[union-attr]
+        return
     optimiser = optimiser or torch.optim.Adam(model.parameters(), lr=5e-3, fused=True)
     for _ in range(steps):
         optimiser.zero_grad()
