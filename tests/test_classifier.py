@@ -111,9 +111,9 @@ def test_models_of_earlier_versions_load_without_hashes(fitted: HillClassifier, 
 
 def test_a_warm_start_also_remembers_the_documents_of_the_first_training(tmp_path: Path) -> None:
     first, second = toy_documents(40, 11), toy_documents(40, 12)
-    HillClassifier(animals_taxonomy(), "linear").fit(*first).save(tmp_path / "first")
+    HillClassifier(animals_taxonomy(), "linear", preset=None).fit(*first).save(tmp_path / "first")
     settings = {"train": {"warm_start": str(tmp_path / "first")}}
-    warm = HillClassifier(animals_taxonomy(), "linear", settings)
+    warm = HillClassifier(animals_taxonomy(), "linear", settings, preset=None)
     hashes = warm._seen_texts(second[0])
     assert hashes.tolist() == sorted({*text_hashes([*first[0], *second[0]]).tolist()})
 
@@ -122,7 +122,7 @@ def test_a_warm_start_also_remembers_the_documents_of_the_first_training(tmp_pat
 def test_test_documents_are_held_out_of_a_file_without_splits(count: int, share: float, expected: int) -> None:
     taxonomy = animals_taxonomy()
     documents = label_documents([f"wing {i}" for i in range(count)], [["p"]] * count, taxonomy)
-    classifier = HillClassifier(taxonomy, settings={"data": {"test_share": share}})
+    classifier = HillClassifier(taxonomy, settings={"data": {"test_share": share}}, preset=None)
     data = classifier.hold_out_test({"data": documents})
     assert len(data.get("test", ())) == expected and len(data["data"]) == count - expected
     assert sorted(data["data"].texts + (data["test"].texts if expected else [])) == sorted(documents.texts)

@@ -156,7 +156,7 @@ def test_a_saved_model_has_the_scores_it_had_after_training(
     monkeypatch.setattr("hill.models.inference.cpu_has_bf16", lambda: False)
     texts, labels = toy_documents(40, seed=0)
     settings = {"model": {"encoder": str(tiny_encoder)}, "train": {"epochs": 1, "device": "cpu"}}
-    classifier = HillClassifier(animals_taxonomy(), settings=settings).fit(texts, labels)
+    classifier = HillClassifier(animals_taxonomy(), settings=settings, preset=None).fit(texts, labels)
     classifier.save(tmp_path / "model")
     loaded, exact = (HillClassifier.load(tmp_path / "model", "cpu", precision) for precision in ("", "fp32"))
     before, after, other = (next(each.scores(texts))[1] for each in (classifier, loaded, exact))

@@ -145,8 +145,8 @@ def test_the_automatic_choice_is_for_short_texts(setting: int | str, length: int
 
 def test_they_help_with_misspelled_words_and_are_saved_with_the_model(tmp_path: Path) -> None:
     texts, labels = toy_documents(150, seed=0)
-    classifier = HillClassifier(animals_taxonomy(), "linear").fit(texts, labels)
-    words = HillClassifier(animals_taxonomy(), "linear", {"model": {"characters": 0}}).fit(texts, labels)
+    classifier = HillClassifier(animals_taxonomy(), "linear", preset=None).fit(texts, labels)
+    words = HillClassifier(animals_taxonomy(), "linear", {"model": {"characters": 0}}, preset=None).fit(texts, labels)
     unseen, gold = toy_documents(60, seed=1)
     typed = [" ".join(word + word[-1] for word in text.split()) for text in unseen]
     documents = label_documents(typed, gold, classifier.taxonomy)
@@ -158,7 +158,7 @@ def test_they_help_with_misspelled_words_and_are_saved_with_the_model(tmp_path: 
 
 
 def test_explanations_are_exact_sums() -> None:
-    classifier = HillClassifier(animals_taxonomy(), "linear").fit(*toy_documents(120, seed=0))
+    classifier = HillClassifier(animals_taxonomy(), "linear", preset=None).fit(*toy_documents(120, seed=0))
     text = "Furry milk, caves unheard cave"
     found = explain(classifier, text, ["bat", "p"])
     assert [word.text for word in found.words] == ["Furry", "milk", "caves", "unheard", "cave"]

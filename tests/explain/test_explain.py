@@ -284,7 +284,9 @@ def test_other_threads_can_predict(build: Callable[[str], HillClassifier], monke
 def test_the_linear_model_matches_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linear, "MIN_WEIGHT", 0.0)
     texts, labels = toy_documents(120, seed=0)
-    classifier = HillClassifier(animals_taxonomy(), "linear", {"model": {"characters": 0}}).fit(texts, labels)
+    classifier = HillClassifier(animals_taxonomy(), "linear", {"model": {"characters": 0}}, preset=None).fit(
+        texts, labels
+    )
     text = "Milk fur, cave unheard cave echo. Milk fur"
     found = explain(classifier, text, ["bat", "p"])
     train, _ = classifier._split({"train": label_documents(texts, labels, classifier.taxonomy)})
@@ -311,7 +313,9 @@ def test_the_linear_model_matches_scikit_learn(monkeypatch: pytest.MonkeyPatch) 
 def test_a_text_of_unknown_words_has_no_ngrams() -> None:
     texts, labels = toy_documents(40, seed=0)
     settings = {"model": {"ngrams": 1, "characters": 0}}
-    found = explain(HillClassifier(animals_taxonomy(), "linear", settings).fit(texts, labels), "unheard of")
+    found = explain(
+        HillClassifier(animals_taxonomy(), "linear", settings, preset=None).fit(texts, labels), "unheard of"
+    )
     assert found.labels[0].ngrams == () and found.labels[0].values == (0, 0)
 
 
