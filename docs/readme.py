@@ -115,7 +115,86 @@ def small_table() -> str:
             tests = [json.loads((folder / "run.json").read_text())["test"] for folder in folders]
             cells += [of(tests, "tuned", measure) for measure in ("micro_f1", "macro_f1")]
         lines.append([title, *cells])
+    runs = preset_runs()
+    lines.append([PRESET_ROWS["auto"], *scores(runs["arxiv", "auto", 0]), *scores(runs["attack", "auto", 0])])
     return table(["test, MiniLM", "arxiv: micro F1", "macro F1", "attack: micro F1", "macro F1"], lines)
+
+
+PRESET_ROWS = {"auto": "`hill train` (preset auto)", "linear": "TF-IDF + linear SVM"}
+DATA_SETS = {"wos": "wos", "arxiv": "arxiv", "attack": "attack", "icd": "ICD-10-CM blocks"}
+
+
+def preset_runs() -> dict[tuple[str, str, int], list[dict[str, Any]]]:
+    """The runs of experiments/presets.py by data set, row and documents (0: all)."""
+    found: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
+    for name in ("auto", "auto-small", "linear", "others"):
+        for line in (ROOT / f"experiments/results/presets/{name}.jsonl").read_text().splitlines():
+            run = json.loads(line)
+            found.setdefault((run["data"], run["row"], run["job"][2]), []).append(run)
+    return found
+
+
+def scores(runs: list[dict[str, Any]], part: str = "test") -> list[str]:
+    """Micro and macro F1 of runs."""
+    return [of([{"own": run[part]} for run in runs], "own", measure) for measure in ("micro_f1", "macro_f1")]
+
+
+def presets() -> str:
+    """The preset auto, the same without its linear model, and the linear model alone, on all documents."""
+    rows, runs = [], preset_runs()
+    for data, title in DATA_SETS.items():
+        auto, linear = runs[data, "auto", 0], runs[data, "linear", 0][:1]
+        cells = [*scores(auto), *scores(auto, "test_without_linear"), *scores(linear)]
+        rows.append([title, f"{auto[0]['documents']:,}", str(len(auto)), *cells])
+    head = ["`hill train`, test, MiniLM", "documents", "seeds", "micro F1", "macro F1"]
+    return table([*head, "without linear: micro F1", "macro F1", "linear alone: micro F1", "macro F1"], rows)
+
+
+def curves() -> str:
+    """Micro and macro F1 by number of training documents."""
+    rows, runs = [], preset_runs()
+    for (data, row, count), found in sorted(runs.items(), key=lambda item: (item[0][0], item[0][2] or 10**9)):
+        if row in PRESET_ROWS and count <= found[0]["documents"]:  # wos has fewer than 8,000
+            size = f"{found[0]['documents']:,}"
+            rows.append([DATA_SETS[data], size, PRESET_ROWS[row], str(len(found)), *scores(found)])
+    return table(["test, MiniLM", "documents", "", "seeds", "micro F1", "macro F1"], rows)
+
+
+def sizes_of(runs: dict[tuple[str, str, int], list[dict[str, Any]]], data: str) -> int:
+    """The number of training documents of a data set."""
+    return int(runs[data, "auto", 0][0]["documents"])
+
+
+def draw_curves(file: Path) -> None:
+    """Draw the learning curves."""
+    from matplotlib import pyplot
+
+    runs = preset_runs()
+    figure, axes = pyplot.subplots(2, 4, figsize=(13, 5.6), sharex="col", layout="constrained")
+    for column, (data, title) in enumerate(DATA_SETS.items()):
+        for row, measure in enumerate(("micro_f1", "macro_f1")):
+            axis = axes[row, column]
+            for name, label in {**PRESET_ROWS, "recommended": "HILL, settings of earlier versions"}.items():
+                points = sorted(
+                    (found[0]["documents"], [100 * run["test"][measure] for run in found])
+                    for (of_data, of_row, _), found in runs.items()
+                    if (of_data, of_row) == (data, name)
+                )
+                sizes, values = [size for size, _ in points], [each for _, each in points]
+                errors = [stdev(each) if each[1:] else 0.0 for each in values]
+                style = "-" if len(points) > 1 else ""
+                label = label.replace("`", "")
+                axis.errorbar(sizes, [mean(v) for v in values], errors, marker="o", linestyle=style, label=label)
+            axis.set_xscale("log")
+            axis.set_xticks(ticks := [500, 2_000, 8_000, 32_000], [f"{tick:,}" for tick in ticks])
+            axis.minorticks_off()
+            axis.set_xlim(400, 1.2 * sizes_of(runs, data))
+            axis.grid(alpha=0.3)
+            axis.set_ylabel(QUALITY[measure] if not column else "")
+        axes[0, column].set_title(title)
+        axes[1, column].set_xlabel("training documents")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    figure.savefig(file, dpi=110)
 
 
 def filled(text: str, content: str) -> str:
@@ -127,13 +206,14 @@ def filled(text: str, content: str) -> str:
 def all_tables() -> str:
     """Every table, with links that work from the folder docs."""
     tables = rivals("arxiv"), rivals("arxiv", "gte-small", "arxiv-gte"), rivals("attack")
-    content = "\n\n".join((quality(), *tables, speed(), peers()))
+    content = "\n\n".join((presets(), quality(), *tables, speed(), peers()))
     return content.replace("](experiments/", "](../experiments/").replace("](benchmarks/", "](../benchmarks/")
 
 
-PAGES = {"README.md": small_table, "docs/results.md": all_tables}
+PAGES = {"README.md": small_table, "docs/results.md": all_tables, "docs/presets.md": curves}
 
 if __name__ == "__main__":
     for name, make in PAGES.items():
         page = ROOT / name
         page.write_text(filled(page.read_text(), make()))
+    draw_curves(ROOT / "docs" / "img" / "learning-curves.png")
