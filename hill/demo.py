@@ -42,7 +42,7 @@ ALTERNATIVES = 3
 EXAMPLES = ("heart attack", "broken left collar bone after a fall", "pain in the ear with fluid behind the drum")
 
 
-def run_demo(categories: bool, out: Path, settings: Groups = SETTINGS, per_block: int = 40) -> None:
+def run_demo(categories: bool, out: Path, settings: Groups = SETTINGS, per_block: int = 25) -> None:
     """Train, evaluate and use a model; it is saved to `out`, and the data to a folder beside it."""
     console, start = Console(), time.perf_counter()
     if (out / MARK).is_file():  # the model of an earlier demo

@@ -13,6 +13,7 @@ There are two data sets:
 import hashlib
 import random
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
@@ -59,17 +60,16 @@ def icd_taxonomy(categories: bool = False, codes: bool = False) -> Taxonomy:
 
 
 def icd_data(
-    taxonomy: Taxonomy, per_block: int = 40, dev: int = 1_200, test: int = 3_000, seed: int = 0
+    taxonomy: Taxonomy, per_block: int = 25, dev: int = 1_200, test: int = 3_000, seed: int = 0
 ) -> dict[str, Documents]:
     """Train, dev and test documents; each has the path of its code.
 
-    Training texts are the title of each block, the descriptions of its categories, 60 % of its inclusion terms, its
-    includes notes, and the excludes notes of other codes that refer to it. A block with fewer than `per_block` of these
-    also gets descriptions of its codes, short codes first, because they are the most general.
+    Training texts are the title of each block, descriptions of its codes, 60 % of its inclusion terms, its includes
+    notes, and the excludes notes of other codes that refer to it. Short codes come first, as they are the most general.
 
     Args:
         taxonomy: The labels, from `icd_taxonomy`.
-        per_block: The number of training documents per block up to which descriptions are added.
+        per_block: The maximum number of descriptions per block.
         dev: The maximum number of dev documents.
         test: The maximum number of test documents.
         seed: The seed of the sample.
@@ -84,19 +84,16 @@ def icd_data(
         share = _hash_share(normalise(term[0]))
         splits["train" if share < TRAIN_SHARE else "test" if share >= 1 - TEST_SHARE else "dev"].append(term)
     unseen = {normalise(text) for text, _ in (*splits["dev"], *splits["test"], *icd_phrases())} | {""}
-    blocks: dict[str, dict[str, Pair]] = {}  # the training texts of each block by their normalised text
+    blocks: defaultdict[str, dict[str, Pair]] = defaultdict(dict)  # training texts by their normalised text
     for code in codes:
-        block = _block(code)
-        if block not in blocks:
-            title = taxonomy[taxonomy.row(f"block {block}")].name
-            blocks[block] = {normalise(title): (title, code)}
-    categories = [(_description(code), code) for code in codes if len(code) == 3]
-    for text, code in (*categories, *splits["train"], *_notes()):
-        blocks[_block(code)].setdefault(normalise(text), (text, code))
-    for code in codes:
-        texts = blocks[_block(code)]
+        texts, description = blocks[_block(code)], _description(code)
         if len(texts) < per_block:
-            texts.setdefault(normalise(_description(code)), (_description(code), code))
+            texts.setdefault(normalise(description), (description, code))
+    for block, texts in blocks.items():
+        title = taxonomy[taxonomy.row(f"block {block}")]
+        texts.setdefault(normalise(title.name), (title.name, title.id))
+    for text, code in (*splits["train"], *_notes()):
+        blocks[_block(code)].setdefault(normalise(text), (text, code))
     train = [pair for block in sorted(blocks) for text, pair in blocks[block].items() if text not in unseen]
     return _documents(train, splits["dev"][:dev], splits["test"][:test], taxonomy)
 
