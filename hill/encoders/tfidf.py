@@ -137,10 +137,9 @@ class Bag(TextEncoder):
         document = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
         ngrams = self.ngrams(ids, document)
         features, known = self.find(ngrams.keys)
-        entries = document[ngrams.first[known]], features[known]
-        counts = csr_array(
-            coo_array((np.ones(len(entries[0])), entries), shape=(len(starts) - 1, self.width))
-        )  # adds up equal entries
+        entries = document[ngrams.first[known]].astype(np.int32), features[known].astype(np.int32)
+        shape = len(starts) - 1, self.width
+        counts = csr_array(coo_array((np.ones(len(entries[0])), entries), shape=shape))  # adds up equal entries
         values = (1 + np.log(counts.data)) * self.idf[counts.indices]
         rows = np.repeat(np.arange(len(starts) - 1), np.diff(counts.indptr))
         group = 2 * rows + (self.keys[counts.indices] >= self.first_characters)

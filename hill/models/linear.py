@@ -113,8 +113,9 @@ class SparseHead(nn.Module):
     def matrix(self) -> csr_array[Any]:
         """All weights: (features, L)."""
         if self._matrix is None:
-            parts = (part.cpu().numpy() for part in (self.weights, self.labels, self.starts))
-            self._matrix = csr_array(tuple(parts), shape=self.shape)
+            weights, *indices = (part.cpu().numpy() for part in (self.weights, self.labels, self.starts))
+            kind = np.int32 if len(weights) < 1 << 31 else np.int64  # one for both, and int32 is faster
+            self._matrix = csr_array((weights, *(part.astype(kind) for part in indices)), shape=self.shape)
         return self._matrix
 
     def forward(self, documents: csr_array[Any]) -> Tensor:

@@ -126,8 +126,8 @@ def test_rare_characters_share_a_code(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_largest_alphabet_has_distinct_keys() -> None:
-    letters = [chr(0x4E00 + number) for number in range(5_000)]
-    texts = ["".join(letters[start : start + 50]) for start in range(0, 5_000, 50)]
+    letters = [chr(0x4E00 + number) for number in range(20_000)]
+    texts = ["".join(letters[start : start + 50]) for start in range(0, 20_000, 50)]
     tokenizer = split_unknown_words(learn_words(texts, 200_000, min_count=1))
     bag = Bag(tokenizer, pairs=True, characters=5)
     keys, counts = count_documents(_ngrams(bag, tokenize(texts, tokenizer, 512)))

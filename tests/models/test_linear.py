@@ -119,6 +119,20 @@ def test_margins_are_those_of_scikit_learns_pipeline(settings: dict[str, Any]) -
         assert expected.min() < 0 < expected.max()
 
 
+def test_balance_takes_the_weights_of_documents_into_account() -> None:
+    texts, labels = toy_documents(60, seed=0)
+    documents = label_documents(texts, labels, animals_taxonomy())
+    model, tokenizer = build(texts, documents, animals_taxonomy(), balance=True, c=0.5)
+    tokens = tokenize(texts, tokenizer, 512)
+    x, gold = model.text.vectors(tokens.ids, tokens.starts), documents.labels.toarray()[:, 1] > 0
+    costs = np.random.default_rng(0).uniform(0.1, 9, 60)
+    examples = Examples(x.indptr, x.indices, x.data, 1 + x.multiply(x).sum(axis=1))
+    found = model._fit_label(examples, np.arange(60), gold, costs, 0)
+    shares = np.where(gold, costs[gold].sum(), costs[~gold].sum()) * 2 / costs.sum()
+    machine = LinearSVC(C=0.5, random_state=0).fit(x, gold, costs / shares)
+    assert np.abs(found - [*machine.coef_[0], machine.intercept_[0]]).max() < 1e-3
+
+
 @pytest.mark.usefixtures("all_weights")
 def test_if_the_dual_does_not_converge_the_primal_is_solved() -> None:
     taxonomy, texts = animals_taxonomy(), corpus(80, seed=3)
