@@ -272,7 +272,7 @@ class HillClassifier(Predictor, ModelHubMixin):
         self.training_record = describe_training(described, held_out="dev" not in data) | {
             "dev": {name: value for name, value in self.metrics.items() if name != "levels"},
             "epochs": session.progress.history,
-            "preset": {"name": self._params["preset"], "notices": notices},
+            "preset": {"name": self._params["preset"] or "none", "notices": notices},
             "decoding": self.decode_note,
         }
         self.metrics["split"] = "dev"

@@ -104,7 +104,7 @@ def choose(preset: Any, facts: Facts, model_settings: Collection[str], given: Gr
     check_one_of(preset, PRESETS, "preset")
     train = given.get("train", {})
     _check_given(preset, train)
-    if facts.layers == 0:  # models on words have solvers or rates of their own
+    if facts.layers == 0 or preset == "none":  # models on words have solvers or rates of their own
         return Choice({})
     choice = PRESETS[preset](facts)
     settings = {group: dict(values) for group, values in choice.settings.items()}
@@ -229,7 +229,12 @@ def _fast(facts: Facts) -> Choice:
     return Choice(auto.settings | {"train": train}, (*auto.reasons, reason))
 
 
-PRESETS: dict[str, Callable[[Facts], Choice]] = {"auto": _auto, "paper": _paper, "fast": _fast}
+PRESETS: dict[str, Callable[[Facts], Choice]] = {
+    "auto": _auto,
+    "paper": _paper,
+    "fast": _fast,
+    "none": lambda facts: Choice({}),
+}
 
 
 def _summary(preset: str, facts: Facts, settings: Groups, given: Groups) -> str:

@@ -122,7 +122,7 @@ def run(words: list[str]) -> None:
     elif words[0] == "hill" and words[1] not in NEVER_RUN:
         if words[1] == "train" and "--resume" not in words:
             shutil.rmtree(words[words.index("--out") + 1], ignore_errors=True)
-        if words[1] == "train" and "train.epochs" not in " ".join(words):
+        if words[1] == "train" and "train.epochs" not in " ".join(words) and "--minutes" not in words:
             words = [*words, "--set", "train.epochs=2"]  # a page is about the command, not about a good model
         result = CliRunner().invoke(app, words[1:], catch_exceptions=False)
         assert result.exit_code == 0, f"{shlex.join(words)}\n{result.output}"

@@ -18,7 +18,7 @@ def train(
     out: Annotated[Path, typer.Option(help="Folder for the model, its log and its checkpoints.")],
     model: Annotated[str, typer.Option(help="Name of the model, such as hill (docs/models.md).")] = "hill",
     preset: Annotated[
-        str, typer.Option(help="auto: the best settings we know for your data; paper: HILL as published; fast.")
+        str, typer.Option(help="auto: the best settings we know for your data; fast; paper: as published; none.")
     ] = "auto",
     minutes: Annotated[
         float | None, typer.Option(help="Time limit. Default: none on a GPU, 30 minutes on a CPU.")

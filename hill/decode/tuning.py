@@ -25,6 +25,8 @@ MAX_SCORES = 2**26
 """Maximum number of scores in memory (256 MiB, 512 MiB if sparse); of more documents, a random sample is used."""
 SEED = 0
 FOLDS = 4
+MIN_DOCUMENTS = 20
+"""With fewer documents, `auto` tunes and calibrates nothing."""
 FEW_DOCUMENTS = 200
 """With fewer documents, `auto` never calibrates by isotonic regression, and tunes thresholds only for a clear gain."""
 
@@ -89,9 +91,12 @@ class Tuned:
 def tune(taxonomy: Taxonomy, config: DecodeConfig, collected: CollectedScores) -> Tuned:
     """Choose calibration, strategy and thresholds, as the config asks, that are best for these documents."""
     automatic = config.strategy == "auto"
+    if len(collected) < MIN_DOCUMENTS:
+        calibrate = "off" if config.calibrate == "auto" else config.calibrate
+        config = replace(config, calibrate=calibrate, **{"strategy": "ancestors", "tune": "off"} if automatic else {})
     if config.calibrate == "auto":
         config = replace(config, calibrate=choose_calibration(taxonomy, collected))
-    if automatic:
+    if config.strategy == "auto":
         config = choose_rule(taxonomy, config, collected)
     calibrator = fit_calibrator(config.calibrate, taxonomy, collected.blocks())
     if config.thresholded:

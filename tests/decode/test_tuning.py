@@ -307,3 +307,14 @@ def test_evaluation_measures_calibration_before_and_after() -> None:
     raw = score(gold, scores > 0.5, None, TAIL)
     assert all(found[f"raw_{name}"] == pytest.approx(raw[name]) for name in (*SHOWN, "violations"))
     assert found["threshold"] == predictor.decode_config.threshold
+
+
+def test_with_very_few_documents_auto_tunes_nothing() -> None:
+    taxonomy, draw = random_taxonomy(1, 12), np.random.default_rng(0)
+    labels = taxonomy.closures(csr_array(draw.random((19, 12)) < 0.2))
+    low = CollectedScores(np.where(labels.toarray(), 0.2, 0.1).astype(np.float32), labels)  # a threshold would help
+    tuned = tune(taxonomy, DecodeConfig(), low)
+    assert (tuned.config.strategy, tuned.config.tune, tuned.config.calibrate) == ("ancestors", "off", "off")
+    assert tuned.calibrator is None and tuned.note.startswith("19 dev documents: too few to tune thresholds")
+    asked = tune(taxonomy, DecodeConfig(strategy="closure", calibrate="off"), low)
+    assert asked.config.threshold < 0.2

@@ -40,6 +40,7 @@ def test_the_command_stops_after_the_step_and_can_be_resumed(
     tiny_encoder: Path, reference: Path, tmp_path: Path, number: int
 ) -> None:
     given = [*write_data(tmp_path), "--encoder", str(tiny_encoder), "--set", "train.checkpoint_seconds=0"]
+    given += ["--preset", "none"]
     for trial in range(times(1, 5)):
         out, said, go = tmp_path / f"out{trial}", tmp_path / "said", tmp_path / f"go{trial}"
         process = start(command_with_pause, [*given, "--out", str(out)], said, go)
