@@ -92,8 +92,8 @@ def tune(taxonomy: Taxonomy, config: DecodeConfig, collected: CollectedScores) -
     """Choose calibration, strategy and thresholds, as the config asks, that are best for these documents."""
     automatic = config.strategy == "auto"
     if len(collected) < MIN_DOCUMENTS:
-        calibrate = "off" if config.calibrate == "auto" else config.calibrate
-        config = replace(config, calibrate=calibrate, **{"strategy": "ancestors", "tune": "off"} if automatic else {})
+        config = replace(config, calibrate="off") if config.calibrate == "auto" else config
+        config = replace(config, strategy="ancestors", tune="off") if automatic else config
     if config.calibrate == "auto":
         config = replace(config, calibrate=choose_calibration(taxonomy, collected))
     if config.strategy == "auto":

@@ -33,8 +33,8 @@ from hill.types import MANY_LABELS, Batch, BoolArray, FloatArray, IntArray, Outp
 Floats = npt.NDArray[np.float32]
 
 NGRAMS_FILE = "ngrams.json"
-MAX_TOKENS = 5_000_000
-"""Tokens whose n-grams are computed at once."""
+MAX_TOKENS = 1_000_000
+"""Tokens whose n-grams are computed at once: about 1.5 GB with character n-grams."""
 MAX_NEGATIVES = 1_000
 """With very many labels: most documents of a parent, and most other documents, that a machine is fitted on."""
 MIN_WEIGHT = 0.02
