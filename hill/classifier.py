@@ -63,7 +63,7 @@ MEMBER_SHARE = 0.3
 """Share of a time limit that fitting the linear model may take."""
 MEASURED_SHARE = 0.03
 """Share of a time limit in which the speed is measured, on up to `TIMED_DOCUMENTS` training documents."""
-TIMED_DOCUMENTS = 64
+TIMED_DOCUMENTS = 256
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from hill.classifier import HillClassifier
 from hill.data import Documents, read_data
 from hill.data import icd as icd_module
 from hill.data.icd import icd_data, icd_phrases, icd_taxonomy, normalise
-from hill.demo import ALTERNATIVES, EXAMPLES, SETTINGS, run_demo, score_linear
+from hill.demo import ALTERNATIVES, EXAMPLES, SETTINGS, run_demo, score_members
+from hill.settings import Groups
 from hill.taxonomy import Taxonomy, read_taxonomy
 
 
@@ -113,27 +114,37 @@ def test_phrases_have_blocks_of_all_chapters(taxonomy: Taxonomy) -> None:
     assert chapters == {*taxonomy.levels[0].tolist()}
 
 
-def test_the_linear_row_is_no_weaker_than_one_machine_over_the_blocks(taxonomy: Taxonomy, few_codes: None) -> None:
+def test_the_linear_row_is_no_weaker_than_one_machine_over_the_blocks(
+    taxonomy: Taxonomy, few_codes: None, tiny_encoder: Path, tmp_path: Path
+) -> None:
     """A classifier that chooses one block, as scikit-learn fits it; its chapter follows."""
     data = icd_data(taxonomy, per_block=8, dev=60)
     words, blocks = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True), taxonomy.levels[1]
     gold = {name: split.labels[:, blocks].toarray().argmax(axis=1) for name, split in data.items()}
     machine = LinearSVC(random_state=0).fit(words.fit_transform(data["train"].texts), gold["train"])
     right = machine.predict(words.transform(data["test"].texts)) == gold["test"]
-    found = score_linear(data, taxonomy)
+    settings: Groups = {"model": {"encoder": str(tiny_encoder)}, "train": {"steps": 1}, "decode": {"strategy": "path"}}
+    classifier = HillClassifier(taxonomy, settings=settings)
+    for _ in classifier.training(data, tmp_path / "model"):
+        pass
+    found = score_members(classifier, data["test"])["TF-IDF + linear SVM"]
     assert found["path_micro_f1"] >= right.mean() > 0.4 and found["violations"] == 0
 
 
 def test_the_demo_runs_twice_and_leaves_a_model(
     tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], few_codes: None
 ) -> None:
-    settings = {group: dict(values) for group, values in SETTINGS.items()}
-    settings["model"]["encoder"] = str(tiny_encoder)
-    settings["train"] |= {"epochs": 1, "head_epochs": 1, "freeze": 1}
+    settings = {**SETTINGS, "model": {"encoder": str(tiny_encoder)}, "train": {"steps": 4}}
     for _ in range(2):
         run_demo(False, tmp_path / "demo", settings, per_block=2)
     shown = " ".join(capsys.readouterr().out.split())  # lines are as wide as the terminal
-    for part in ("319 labels", "TF-IDF + linear SVM", "HILL", "siblings in the training data", "hill predict"):
+    for part in (
+        "319 labels",
+        "TF-IDF + linear SVM",
+        "encoder and linear model",
+        "siblings in the training data",
+        "hill predict",
+    ):
         assert part in shown
     assert re.search(r"the block of \d+ of 100 is right", shown)
     examples = shown.split("is right")[-1].split("done in")[0]
