@@ -1,5 +1,6 @@
 """Presets: which settings they choose, how a training is fitted into a time limit, and the ensemble they train."""
 
+import dataclasses
 import json
 import time
 from dataclasses import replace
@@ -9,13 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hill.classifier import HillClassifier
+from hill.classifier import GROUPS, HillClassifier
 from hill.data import read_data
 from hill.data.documents import label_documents
 from hill.errors import CheckpointError, ConfigError
 from hill.explain import explain
+from hill.models.hill import HILLConfig
 from hill.presets import PRESETS, Facts, choose, describe, fit_to_time
-from hill.settings import Groups
+from hill.research.rows import PUBLISHED
+from hill.settings import Groups, read_settings
 from hill.taxonomy import Label, Taxonomy, write_taxonomy
 from hill.train.timing import Speed
 from hill.train.trainer import Notice, StageProgress, Step
@@ -346,3 +349,18 @@ def test_the_command_prints_what_it_chose_and_why(settings: Groups, tmp_path: Pa
     ):
         refused = hill(*common, str(tmp_path / "other"), *arguments)
         assert refused.returncode == 2 and message in refused.stderr and not (tmp_path / "other").exists()
+
+
+def test_the_rows_of_the_papers_data_sets_are_the_preset_with_their_own_values() -> None:
+    own = {"batch_size", "lr", "height", "contrast", "readout", "encoder", "hidden", "name"}
+    fields = {field.name for field in dataclasses.fields(HILLConfig)}
+    preset = choose("paper", WOS, fields, {}).settings
+    for data in ("wos", "rcv1", "nyt"):
+        row = read_settings(PUBLISHED / data / "hill.toml", [], GROUPS)
+        for group, values in row.items():
+            for name, value in values.items():
+                assert name in own or preset[group][name] == value, (data, group, name)
+            if data == "wos":
+                assert {name: value for name, value in values.items() if name in own & preset[group].keys()} == {
+                    name: preset[group][name] for name in own & preset[group].keys()
+                }
