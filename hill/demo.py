@@ -71,6 +71,7 @@ def run_demo(categories: bool, out: Path, settings: Groups = SETTINGS, per_block
     found = classifier.predict([text for text, _ in phrases])
     right = sum(block in labels for labels, (_, block) in zip(found, phrases, strict=True))
     console.print(f"everyday phrases, never trained on: the block of {right} of {len(phrases)} is right\n")
+    console.print("Examples, chosen among those that are right; scores are per label and need not add up to one:")
     show_examples(classifier, console)
     console.print(f"\ndone in {time.perf_counter() - start:.0f} s. Next:")
     for command in (
@@ -114,4 +115,4 @@ def score_members(classifier: HillClassifier, test: Documents) -> dict[str, dict
     for member in classifier.members:
         member.decode_config = classifier.decode_config
         scored["TF-IDF + linear SVM"] = member.evaluate(test, include_seen=True)
-    return scored | {"encoder and linear model" if scored else "encoder": classifier.metrics}
+    return scored | {"encoder + linear" if scored else "encoder": classifier.metrics}

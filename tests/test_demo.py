@@ -141,7 +141,7 @@ def test_the_demo_runs_twice_and_leaves_a_model(
     for part in (
         "319 labels",
         "TF-IDF + linear SVM",
-        "encoder and linear model",
+        "encoder + linear",
         "siblings in the training data",
         "hill predict",
     ):
