@@ -287,7 +287,7 @@ def test_an_exported_folder_made_to_harm_is_refused(name: str, exported: Path, t
 def test_a_terminal_is_not_steered(tmp_path: Path) -> None:
     steer = "\x1b]0;broken\x07\x1b[31m\x9b1m\rx"
     taxonomy = Taxonomy([Label(f"a{steer}", f"A{steer}"), Label("b", "B")])
-    texts = [f"alpha{steer}", "beta"] * 6
+    texts = [text for i in range(6) for text in (f"alpha{steer} {i}", f"beta {i}")]
     HillClassifier(taxonomy, "linear", preset=None).fit(texts, [[f"a{steer}"], ["b"]] * 6).save(tmp_path / "model")
     for folder, names in {"one": "A", "two": f"B{steer}"}.items():
         lines = [{"id": "x", "name": names}, {"id": f"y{steer}", "name": folder}]

@@ -243,7 +243,7 @@ def test_the_example_predicts_without_torch_and_without_hill(
     result = run_example(tmp_path / "out", "wing")
     assert result.returncode == 1 and "decodes with strategy top-down; use: hill predict" in result.stderr
     other = copy.copy(fitted)
-    other.thresholds, other.decode_config = None, replace(fitted.decode_config, strategy=strategy, threshold=0.3)
+    other.thresholds, other.decode_config = None, replace(fitted.decode_config, strategy=strategy, threshold=0.5)
     config = json.loads((folder / "config.json").read_text()) | {"plain": plain_rule(other)}
     (tmp_path / "out" / "config.json").write_text(json.dumps(config))
     texts = [*TEXTS, "wing feather sky beak nest egg " * 40]
