@@ -44,6 +44,7 @@ from hill.taxonomy import Taxonomy, read_taxonomy
 from hill.train import Session, Split, TrainConfig
 from hill.train.checkpoint import remove_training, run, saved_settings, start_training, training_facts
 from hill.train.config import PRECISIONS
+from hill.train.distributed import current_context
 from hill.train.head_start import encode_once
 from hill.train.timing import measure_speed
 from hill.train.trainer import Notice, StageProgress, TimeLimit, TrainingEvent, freeze_layers
@@ -288,6 +289,10 @@ class HillClassifier(Predictor, ModelHubMixin):
         shape = encoder_shape(config.encoder) if config.text == "transformer" else (0, 0)
         facts = describe(train, self.taxonomy, shape, device.type)
         choice = choose(preset, facts, {field.name for field in fields(config)}, given)
+        if current_context().world_size > 1:  # ranks would measure different speeds and stop at different steps
+            if given.get("train", {}).get("minutes"):
+                raise ConfigError("a time limit needs a single process; leave out --minutes, or train without torchrun")
+            choice.settings.get("train", {}).pop("minutes", None)
         self._set_chosen(choice.settings)
         return list(choice.reasons)
 

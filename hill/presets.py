@@ -80,6 +80,7 @@ NEVER = 1_000_000
 """Epochs without an improvement after which training stops: it never does, since learning rates fall to 0."""
 CPU_MINUTES = 30.0
 """The time limit on a CPU, unless another is given."""
+NO_TREE = "tree and contrast are off: on dev, models without them were as good"
 FROZEN = 1_000
 """As many frozen layers as any encoder has."""
 
@@ -114,7 +115,8 @@ def choose(preset: Any, facts: Facts, model_settings: Collection[str], given: Gr
             settings["train"].pop(name, None)
     if train.keys() & {"epochs", "steps"}:
         settings["train"].pop("minutes", None)
-    reasons = choice.reasons if "contrast" in model_settings else ()
+    is_off = "contrast" in model_settings and not given.get("model", {}).keys() & {"classifier", "contrast"}
+    reasons = [reason for reason in choice.reasons if reason != NO_TREE or is_off]
     return Choice(settings, (_summary(preset, facts, settings, given), *reasons))
 
 
@@ -171,8 +173,7 @@ def _auto(facts: Facts) -> Choice:
         "ensemble": True,
         "minutes": CPU_MINUTES if facts.device == "cpu" else 0.0,
     }
-    reasons = ("tree and contrast are off: on dev, models without them were as good",)
-    return Choice({"model": model, "train": train, "data": {"max_length": 512}, "decode": {}}, reasons)
+    return Choice({"model": model, "train": train, "data": {"max_length": 512}, "decode": {}}, (NO_TREE,))
 
 
 def _steps(facts: Facts) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from hill.classifier import GROUPS, HillClassifier
 from hill.data import read_data
@@ -20,6 +21,7 @@ from hill.presets import PRESETS, Facts, choose, describe, fit_to_time
 from hill.research.rows import PUBLISHED
 from hill.settings import Groups, read_settings
 from hill.taxonomy import Label, Taxonomy, write_taxonomy
+from hill.train.distributed import DistributedContext
 from hill.train.timing import Speed
 from hill.train.trainer import Notice, StageProgress, Step
 from tests.command import hill
@@ -364,3 +366,22 @@ def test_the_rows_of_the_papers_data_sets_are_the_preset_with_their_own_values()
                 assert {name: value for name, value in values.items() if name in own & preset[group].keys()} == {
                     name: preset[group][name] for name in own & preset[group].keys()
                 }
+
+
+def test_several_ranks_have_no_time_limit(settings: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hill.classifier.current_context", lambda: DistributedContext(world_size=2))
+    documents = label_documents(*toy_documents(30, 1), animals_taxonomy())
+    given = {**settings, "train": {}}
+    classifier = HillClassifier(animals_taxonomy(), settings=given)
+    classifier._choose(documents, torch.device("cpu"), None)
+    assert classifier.train_config.minutes == 0 and classifier.train_config.steps == 200
+    given["train"] = {"minutes": 5.0}
+    with pytest.raises(ConfigError, match="a time limit needs a single process"):
+        HillClassifier(animals_taxonomy(), settings=given)._choose(documents, torch.device("cpu"), None)
+
+
+def test_a_part_that_the_user_turns_on_is_not_called_off() -> None:
+    def said(model: dict[str, Any]) -> str:
+        return " ".join(choose("auto", WOS, FIELDS, {"model": model}).reasons)
+
+    assert "contrast are off" in said({}) and "contrast are off" not in said({"classifier": "concat"})
