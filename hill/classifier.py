@@ -252,8 +252,9 @@ class HillClassifier(Predictor, ModelHubMixin):
             if limit:
                 left, test = limit - (time.monotonic() - start), len(data.get("test", ()))
                 plan = self._plan(session, train, len(dev), test, left, resume)
-                notices.append(plan.reason)
-                yield Notice(plan.reason)
+                if not resume:  # a resumed training keeps its settings; only the time of its end is planned again
+                    notices.append(plan.reason)
+                    yield Notice(plan.reason)
                 reserved, session = plan.reserved, self._start(train)
         config = self.train_config
         dev = dev.sample(self.data_config.max_dev) if self.data_config.max_dev else dev

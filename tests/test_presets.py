@@ -1,5 +1,6 @@
 """Presets: which settings they choose, how a training is fitted into a time limit, and the ensemble they train."""
 
+import copy
 import dataclasses
 import json
 import time
@@ -14,6 +15,7 @@ import torch
 from hill.classifier import GROUPS, HillClassifier
 from hill.data import read_data
 from hill.data.documents import label_documents
+from hill.decode import Mixture
 from hill.errors import CheckpointError, ConfigError
 from hill.explain import explain
 from hill.models.hill import HILLConfig
@@ -174,6 +176,13 @@ def test_plans_end_in_time(seconds: float, test: int) -> None:
     assert plan.reserved >= 0.002 * test * plan.settings["data"]["max_length"] / 512
 
 
+def test_a_frozen_encoder_reads_every_training_document_in_time() -> None:
+    slow = Speed(1.0, 0.002, 0.0001)
+    plan = planned(8, slow)  # 5,000 documents take 10 seconds, and 6.4 with 64 of their 100 tokens
+    assert plan.settings["train"]["freeze"] == 6 and plan.settings["data"]["max_length"] == 64
+    assert duration(plan, slow, 5_000, 0) <= 0.9 * 8
+
+
 def test_a_limit_that_is_too_short_is_one_sentence() -> None:
     with pytest.raises(ConfigError, match="allow more minutes"):
         planned(0.05)
@@ -236,10 +245,12 @@ def test_a_saved_ensemble_is_the_same_and_a_damaged_one_is_refused(mixed: HillCl
 
 def test_explanations_of_an_ensemble_add_up(mixed: HillClassifier) -> None:
     text = "cave echo unknown paw milk"
-    explanation = explain(mixed, text, ["bat", "mo"], steps=64)
-    (_, scores), *_ = mixed.scores([text])
+    other = copy.copy(mixed)
+    other.mixture = Mixture(mixed.taxonomy, np.array([[0.4, 0.5, 0.6], [1.0, 0.9, 1.1]]), np.array([0.3, -0.2, 0.5]))
+    explanation = explain(other, text, ["bat", "mo"], steps=64)
+    (_, scores), *_ = other.scores([text])
     for label in explanation.labels:
-        score = float(scores[0, mixed.taxonomy.row(label.id)])
+        score = float(scores[0, other.taxonomy.row(label.id)])
         assert label.logit == pytest.approx(np.log(score / (1 - score)), abs=1e-3)
         assert sum((label.branches or {}).values()) == pytest.approx(label.logit, abs=1e-4)
         assert label.branches and {"text", "linear", "bias"} <= label.branches.keys()
