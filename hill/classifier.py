@@ -28,6 +28,7 @@ from hill.data.seen import SEEN_FILE, Hashes, read_seen, seen_document, text_has
 from hill.data.tokens import Tokens, cached_tokens, join_tokens, tokenize
 from hill.data.windows import score_windows
 from hill.decode import DecodeConfig, fit_mixture, read_mixture
+from hill.decode.tuning import FEW_DOCUMENTS
 from hill.encoders.lora import add_adapters
 from hill.encoders.transformer import encoder_shape
 from hill.errors import CheckpointError, ConfigError, DataError, HillError, enough_memory, need
@@ -39,7 +40,7 @@ from hill.models.inference import Inference, SavedModel, find_device, load_saved
 from hill.predictor import Predictor, ScoredBatch
 from hill.presets import Plan, choose, describe, fit_to_time
 from hill.settings import Groups, by_group, check_at_least, check_one_of, make, to_dict
-from hill.sparse import assemble_rows, max_entries
+from hill.sparse import Matrix, assemble_rows, max_entries
 from hill.taxonomy import Taxonomy, read_taxonomy
 from hill.train import Session, Split, TrainConfig
 from hill.train.checkpoint import remove_training, run, saved_settings, start_training, training_facts
@@ -60,6 +61,8 @@ MAX_DEV_SCORES = 2**27
 """Scores of dev that are kept in memory (512 MiB); with more, dev is scored again after tuning and nothing is mixed."""
 ENSEMBLE_FILE = "ensemble.json"
 MEMBER_FOLDER = re.compile(r"member-\d{1,3}")
+DECODING = ("decode_config", "thresholds", "calibrator", "decode_note", "metrics")
+"""Attributes that tuning on dev sets."""
 MEMBER_SHARE = 0.3
 """Share of a time limit that fitting the linear model may take."""
 MEASURED_SHARE = 0.03
@@ -269,7 +272,11 @@ class HillClassifier(Predictor, ModelHubMixin):
         with enough_memory():
             yield from run(session, train_split, scored, self.taxonomy, out, facts, resume, tensorboard)
         session.inference.trained = True
-        self._tune_on_dev(dev, dev_split, member.wait() if isinstance(member, BackgroundFit) else member)
+        if isinstance(member, BackgroundFit):
+            fitted = member.wait()
+            yield from member.notices
+            member = fitted
+        self._tune_on_dev(dev, dev_split, member)
         described = {"train": train, "dev": dev} | ({"test": data["test"]} if data.get("test") else {})
         self.training_record = describe_training(described, held_out="dev" not in data) | {
             "dev": {name: value for name, value in self.metrics.items() if name != "levels"},
@@ -336,19 +343,65 @@ class HillClassifier(Predictor, ModelHubMixin):
             self.tune(self._score(split.inputs), split.labels)
             self.metrics = self.measure(self._score(split.inputs), split.labels)
             return
-        rows, shape = np.arange(len(dev)), (len(dev), len(self.taxonomy))
-        scores = assemble_rows(self._score(split.inputs), shape)
-        if member is not None:
-            all_scores = [scores, member.score_matrix(dev.texts)]
-            mixture = fit_mixture(self.taxonomy, all_scores, split.labels)
-            untuned = self.decode_config
-            self.tune([(rows, scores)], split.labels)
-            self.own_decoding = self.thresholds_document()
-            self.decode_config, self.thresholds, self.calibrator = untuned, None, None
-            self.members, self.mixture = (member,), mixture
-            scores = mixture(all_scores)
-        self.tune([(rows, scores)], split.labels)
-        self.metrics = self.measure([(rows, scores)], split.labels)
+        scores = assemble_rows(self._score(split.inputs), (len(dev), len(self.taxonomy)))
+        if member is None:
+            self._tune_and_measure(scores, split.labels)
+            return
+        without = self._mix_with([member], [scores, member.score_matrix(dev.texts)], split.labels)
+        if len(dev) >= FEW_DOCUMENTS and mean_f1(without["metrics"]) > mean_f1(self.metrics):
+            self.members, self.mixture = (), None
+            for name, value in without.items():
+                setattr(self, name, value)
+            self.decode_note += "; the linear model is left out: without it, the mean of micro and macro F1 is higher"
+
+    def _tune_and_measure(self, scores: Matrix, labels: csr_array[Any]) -> None:
+        """Tune decoding on all documents of dev and measure it there."""
+        rows = np.arange(labels.shape[0])
+        self.tune([(rows, scores)], labels)
+        self.metrics = self.measure([(rows, scores)], labels)
+
+    def _mix_with(
+        self, members: Sequence[HillClassifier], scores: Sequence[Matrix], labels: csr_array[Any]
+    ) -> dict[str, Any]:
+        """Fit a mixture with members on scores of dev, the own first, and tune it.
+
+        Returns the decoding of the own model alone, tuned on the same scores, and its metrics, by attribute.
+        """
+        untuned = self.decode_config
+        self._tune_and_measure(scores[0], labels)
+        alone = {name: getattr(self, name) for name in DECODING}
+        self.own_decoding = self.thresholds_document()
+        self.decode_config, self.thresholds, self.calibrator = untuned, None, None
+        self.members, self.mixture = tuple(members), fit_mixture(self.taxonomy, scores, labels)
+        self._tune_and_measure(self.mixture(scores), labels)
+        return alone
+
+    @classmethod
+    def ensemble(cls, folders: Sequence[str | os.PathLike[str]], documents: Documents, device: str = "auto") -> Self:
+        """Load trained models and mix them into one classifier, with weights that are fitted on these documents.
+
+        The documents must be new to all models. Members of a model that is an ensemble become members of this one.
+        """
+        if len(folders) < 2:
+            raise ConfigError(f"an ensemble needs at least 2 models, not {len(folders)}")
+        first, *others = (cls.load(folder, device) for folder in folders)
+        for folder, other in zip(folders[1:], others, strict=True):
+            if other.taxonomy != first.taxonomy:
+                raise ConfigError(f"'{folder}' has another taxonomy than '{folders[0]}'; train both with the same one")
+        documents.check(first.taxonomy)
+        members = [*first.members, *(each for other in others for each in (other, *other.members))]
+        config = DecodeConfig(keep=first.decode_config.keep)
+        for model in (first, *members):
+            model.members, model.mixture, model.decode_config = (), None, config
+            model.thresholds, model.calibrator = None, None
+        scores = [model.score_matrix(documents.texts) for model in (first, *members)]
+        first._mix_with(members, scores, documents.labels)
+        seen = [model.seen for model in (first, *others)]
+        known = [each for each in seen if each is not None]
+        hashes = text_hashes(list(documents.texts))
+        first.seen = np.unique(np.concatenate([hashes, *known])) if len(known) == len(seen) else None
+        first.metrics["split"] = "dev"
+        return first
 
     def _split(self, data: dict[str, Documents]) -> tuple[Documents, Documents]:
         """The documents of train and dev; dev is held out from train if it is not given."""
@@ -649,6 +702,8 @@ class BackgroundFit:
     """Fits a member in a thread while a GPU trains the model."""
 
     def __init__(self, fitting: Generator[Any, None, HillClassifier | None]) -> None:
+        self.notices: list[Notice] = []
+        """What the user is told, once the member is waited for."""
         self._result: HillClassifier | None = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, args=(fitting,), daemon=True)
@@ -657,7 +712,8 @@ class BackgroundFit:
     def _run(self, fitting: Generator[Any, None, HillClassifier | None]) -> None:
         try:
             while True:
-                next(fitting)
+                if isinstance(event := next(fitting), Notice):
+                    self.notices.append(event)
         except StopIteration as stop:
             self._result = stop.value
         except BaseException as error:  # raised again in the main thread
@@ -669,6 +725,11 @@ class BackgroundFit:
         if self._error:
             raise self._error
         return self._result
+
+
+def mean_f1(metrics: dict[str, Any]) -> float:
+    """The mean of micro and macro F1."""
+    return float(metrics["micro_f1"] + metrics["macro_f1"]) / 2
 
 
 def _read_seen_file(folder: Path) -> Hashes | None:

@@ -24,6 +24,8 @@ msvcrt: Any = import_module("msvcrt") if find_spec("msvcrt") else None
 
 CHECKSUMS = "files.json"
 """Lists every saved file of a folder with its SHA-256. Files that are not listed were not written by hill."""
+MAX_PARTS = 3
+"""Parts of the longest name of a saved file, such as member-1/encoder/config.json."""
 CARD = "README.md"
 """The model card. Users edit it, so its checksum is not verified when a model is loaded."""
 PREFIX = ".hill-"
@@ -464,10 +466,12 @@ def unusable(folder: object, error: Exception) -> CheckpointError:
 
 
 def _check_names(names: Any, file: Path) -> None:
-    """Raise unless these are names of files in the folder, or in one of its subfolders."""
+    """Raise unless these are names of files in the folder, or at most two folders down."""
     for name in names if isinstance(names, list) else [names]:
         path = PurePosixPath(str(name))
         if not isinstance(name, str) or path.is_absolute() or {"..", "\\", "\0"} & {*path.parts, *name}:
             raise CheckpointError(f"'{file}' names {str(name)[:80]!r}; expected files of its own folder")
-        if not 1 <= len(path.parts) <= 2:
-            raise CheckpointError(f"'{file}' names '{name[:80]}'; expected files of its folder or of one in it")
+        if not 1 <= len(path.parts) <= MAX_PARTS:
+            raise CheckpointError(
+                f"'{file}' names '{name[:80]}'; expected files of its folder, at most {MAX_PARTS - 1} folders down"
+            )

@@ -4,20 +4,23 @@ import copy
 import dataclasses
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from hill.classifier import GROUPS, HillClassifier
+from hill.classifier import GROUPS, BackgroundFit, HillClassifier, mean_f1
 from hill.data import read_data
 from hill.data.documents import label_documents
-from hill.decode import Mixture
+from hill.decode import DecodeConfig, Mixture
 from hill.errors import CheckpointError, ConfigError
 from hill.explain import explain
+from hill.models import MODELS
 from hill.models.hill import HILLConfig
 from hill.presets import PRESETS, Facts, choose, describe, fit_to_time
 from hill.research.rows import PUBLISHED
@@ -264,6 +267,93 @@ def test_an_ensemble_can_be_left_out(settings: Groups) -> None:
     given = settings | {"train": settings["train"] | {"ensemble": False, "steps": 2}}
     classifier = HillClassifier(animals_taxonomy(), settings=given).fit(*toy_documents(40, 1))
     assert classifier.mixture is None and not classifier.members
+
+
+def test_dev_decides_whether_the_linear_model_is_mixed_in(settings: Groups) -> None:
+    taxonomy, rng = animals_taxonomy(), np.random.default_rng(0)
+    given = settings | {"train": settings["train"] | {"ensemble": False, "steps": 1}}
+    classifier = HillClassifier(taxonomy, settings=given).fit(*toy_documents(40, 1))
+    dev = label_documents(*toy_documents(300, 5), taxonomy)
+    gold = dev.labels.toarray()
+    good = np.clip(gold + rng.normal(0, 0.4, gold.shape), 0.01, 0.99).astype(np.float32)
+    noise = rng.uniform(0.01, 0.99, gold.shape).astype(np.float32)
+    split = SimpleNamespace(inputs=None, labels=dev.labels)
+
+    def mixed_with(own: Any, other: Any, count: int) -> HillClassifier:
+        tuned, few = copy.copy(classifier), dev.take(np.arange(count))
+        tuned.decode_config = DecodeConfig()
+        tuned._score = lambda inputs: [(np.arange(count), own[:count])]  # type: ignore[method-assign]
+        member = SimpleNamespace(score_matrix=lambda texts: other[:count])
+        split.labels = few.labels
+        tuned._tune_on_dev(few, split, member)  # type: ignore[arg-type]
+        return tuned
+
+    def best_f1(scores: Any) -> float:
+        tuned = mixed_with(scores, scores, 300)
+        return mean_f1(tuned.metrics)
+
+    helped = mixed_with(noise, good, 300)
+    assert helped.mixture is not None and "left out" not in helped.decode_note
+    assert mean_f1(helped.metrics) > best_f1(noise)
+    flipped = np.where(rng.random(gold.shape) < 0.05, 1 - good, good)  # a member whose logits cannot help
+    alone = mixed_with(gold * 0.9 + 0.05, flipped.astype(np.float32), 300)
+    assert mean_f1(alone.metrics) == 1.0
+    spoiled = mixed_with(good, noise, 300)
+    assert (spoiled.mixture is None) == ("left out" in spoiled.decode_note)
+    assert mean_f1(spoiled.metrics) >= best_f1(good) - 1e-9  # never worse on dev than alone
+    assert mixed_with(good, noise, 150).mixture is not None  # too few documents to decide
+
+
+def test_trained_models_become_an_ensemble(mixed: HillClassifier, settings: Groups, tmp_path: Path) -> None:
+    taxonomy = mixed.taxonomy
+    mixed.save(tmp_path / "a")
+    flat: Groups = {"model": settings["model"], "train": {"epochs": 1}, "data": {"max_length": 16}}
+    HillClassifier(taxonomy, "flat", flat, preset=None).fit(*toy_documents(40, 3)).save(tmp_path / "b")
+    write_taxonomy(taxonomy, tmp_path / "taxonomy.tsv")
+    records = [{"text": text, "labels": labels} for text, labels in zip(*toy_documents(60, 6), strict=True)]
+    (tmp_path / "new.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    done = hill(
+        "ensemble",
+        *(str(tmp_path / name) for name in "ab"),
+        "--data",
+        str(tmp_path / "new.jsonl"),
+        "--out",
+        str(tmp_path / "m"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "weights of hill per level" in done.stdout and "weights of flat per level" in done.stdout
+    both, texts = HillClassifier.load(tmp_path / "m"), toy_documents(20, 8)[0]
+    assert [member.name for member in both.members] == ["linear", "flat"] and both.mixture is not None
+    own = HillClassifier.load(tmp_path / "a")
+    own.mixture = None
+    parts = [own, own.members[0], HillClassifier.load(tmp_path / "b")]
+    expected = both.mixture([part.score_matrix(texts) for part in parts])
+    assert both.score_matrix(texts) == pytest.approx(expected, abs=1e-6)
+    assert both.evaluation_documents(label_documents(*toy_documents(60, 6), taxonomy))[1]  # they were seen
+    explanation = explain(both, texts[0], steps=64)
+    assert explanation.model == "hill + linear + flat" and abs(explanation.labels[0].gap) < 0.2
+    with pytest.raises(ConfigError, match="at least 2 models, not 1"):
+        HillClassifier.ensemble([tmp_path / "a"], label_documents(*toy_documents(9, 6), taxonomy))
+    other = Taxonomy([Label("x", "x")])
+    HillClassifier(other, "flat", flat, preset=None).fit(["a b", "b c"], [["x"], ["x"]]).save(tmp_path / "c")
+    with pytest.raises(ConfigError, match="another taxonomy"):
+        HillClassifier.ensemble([tmp_path / "a", tmp_path / "c"], label_documents(*toy_documents(9, 6), taxonomy))
+
+
+def test_a_linear_model_that_takes_too_long_is_left_out(settings: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(self: Any, tokens: Any, labels: Any, seed: int) -> Iterator[tuple[int, int]]:
+        yield 1, 1_000
+
+    clock = iter(range(0, 10**6, 60))
+    classifier = HillClassifier(animals_taxonomy(), settings=settings)
+    train = label_documents(*toy_documents(40, 1), classifier.taxonomy)
+    monkeypatch.setattr(MODELS["linear"], "fit", slow)
+    monkeypatch.setattr("hill.classifier.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    in_background = BackgroundFit(classifier._fit_member(train, 30.0))
+    assert in_background.wait() is None
+    assert [notice.text for notice in in_background.notices] == [
+        "the linear model would take 1000 minutes; it is left out"
+    ]
 
 
 def test_an_export_has_the_decoding_of_the_model_alone(mixed: HillClassifier, tmp_path: Path) -> None:

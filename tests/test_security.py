@@ -159,7 +159,7 @@ HARMS: dict[str, tuple[Harm, str]] = {
     "no names": (config("assets", {"a": 1}), "expected files of its own folder"),
     "absolute sum": (named("/etc/passwd"), "expected files of its own folder"),
     "sum above": (named("../" * 9 + "etc/passwd"), "expected files of its own folder"),
-    "deep sum": (named("a/b/c/d"), "or of one in it"),
+    "deep sum": (named("a/b/c/d"), "at most 2 folders down"),
     "large tokenizer": (lambda folder: grow(folder / "tokenizer.json"), "3,221,225,472 bytes"),
     "large taxonomy": (lambda folder: grow(folder / "taxonomy.json"), "3,221,225,472 bytes"),
     "large config": (lambda folder: grow(folder / "config.json"), "3,221,225,472 bytes"),

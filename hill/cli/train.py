@@ -1,4 +1,4 @@
-"""Commands that train: train, settings, demo."""
+"""Commands that train: train, ensemble, settings, demo."""
 
 import sys
 from collections.abc import Iterator
@@ -112,6 +112,36 @@ def _exit_on_signal() -> Iterator[None]:
     except KeyboardInterrupt:
         sys.stderr.write("hill: stopped at once; to continue, add --resume\n")
         raise typer.Exit(130) from None
+
+
+@app.command()
+def ensemble(
+    models: Annotated[list[Path], typer.Argument(help="Folders of trained models with the same taxonomy.")],
+    data: Annotated[Path, typer.Option(help="Documents that fit the weights: a file, or the dev split of a folder.")],
+    out: Annotated[Path, typer.Option(help="Folder for the ensemble.")],
+) -> None:
+    """Mix the scores of trained models; the weights are fitted on documents that none of them was trained on."""
+    from hill.classifier import HillClassifier
+    from hill.data import read_data
+    from hill.errors import ConfigError
+    from hill.io import check_model
+    from hill.train.checkpoint import check_output_folder
+
+    for model in models:
+        check_model(model)
+    check_output_folder(out, False, data)
+    splits = read_data(data, HillClassifier.load(models[0]).taxonomy)
+    documents = splits.get("dev") or splits.get("data")
+    if not documents:
+        raise ConfigError(f"'{data}' has {', '.join(splits)}, but no dev split; give a file, or a folder with dev")
+    classifier = HillClassifier.ensemble(models, documents)
+    classifier.save(out)
+    print_metrics(classifier.metrics)
+    print(classifier.decode_note)
+    assert classifier.mixture is not None
+    for model, weights in zip((classifier, *classifier.members), classifier.mixture.weights, strict=True):
+        print(f"weights of {model.name} per level: {', '.join(f'{weight:.2f}' for weight in weights)}")
+    print(f'saved to {out}; try: hill predict {out} "a text"')
 
 
 @app.command()
