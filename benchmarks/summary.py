@@ -1,8 +1,8 @@
 """Print one table in Markdown of what the benchmarks measured, with other programs beside hill.
 
 Run it as `python benchmarks/summary.py [--results FOLDER]`; `make bench` ends with it. It reads bench_cpu.json,
-bench_start.json, bench_bulk.json and every bench_step_*.json of the folder. What was not measured stays empty. The
-factor after a number says how many times as fast hill is.
+bench_encode.json, bench_start.json, bench_bulk.json and every bench_step_*.json of the folder. What was not measured
+stays empty. The factor after a number says how many times as fast hill is.
 """
 
 import argparse
@@ -76,6 +76,16 @@ def step_rows(folder: Path) -> Iterator[Row]:
             yield row(text, own, [plain, trainer, None], machine)
 
 
+def encode_rows(folder: Path) -> Iterator[Row]:
+    """Vectors of texts on a GPU; sentence-transformers with its best batch size."""
+    found = read(folder, "bench_encode")
+    speeds = {each["variant"]: each["docs_s"] for each in found.get("rows", ())}
+    if speeds:
+        best = max(value for name, value in speeds.items() if name.startswith("sentence-transformers"))
+        what = "vectors, BERT base, 200 tokens, from text"
+        yield row(what, speeds["hill, with tokenization"], [None, None, best], short(found.get("machine", "")))
+
+
 def other_rows(folder: Path) -> Iterator[Row]:
     """Bulk prediction without a real encoder, and seconds to start."""
     bulk, start = read(folder, "bench_bulk"), read(folder, "bench_start")
@@ -93,7 +103,7 @@ def other_rows(folder: Path) -> Iterator[Row]:
 
 def table(folder: Path = RESULTS) -> str:
     """The table."""
-    rows = [*cpu_rows(folder), *step_rows(folder), *other_rows(folder)]
+    rows = [*cpu_rows(folder), *step_rows(folder), *encode_rows(folder), *other_rows(folder)]
     return "\n".join("| " + " | ".join(each) + " |" for each in [COLUMNS, ["---"] * len(COLUMNS), *rows])
 
 

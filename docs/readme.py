@@ -6,6 +6,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from scipy.stats import t
+
 from hill.research.rows import TABLES
 
 ROOT = Path(__file__).parent.parent
@@ -120,7 +122,14 @@ def small_table() -> str:
     return table(["test, MiniLM", "arxiv: micro F1", "macro F1", "attack: micro F1", "macro F1"], lines)
 
 
-PRESET_ROWS = {"auto": "`hill train` (preset auto)", "linear": "TF-IDF + linear SVM"}
+PRESET_ROWS = {
+    "auto": "`hill train` (preset auto)",
+    "linear": "TF-IDF + linear SVM",
+    "recommended": "HILL, settings recommended before",
+    "hill": "HILL, defaults of all settings",
+    "flat": "BERT (flat), defaults of all settings",
+}
+MPNET_RUNS = "experiments/results/presets/auto-mpnet.jsonl"
 DATA_SETS = {"wos": "wos", "arxiv": "arxiv", "attack": "attack", "icd": "ICD-10-CM blocks"}
 
 
@@ -136,7 +145,8 @@ def preset_runs() -> dict[tuple[str, str, int], list[dict[str, Any]]]:
 
 def scores(runs: list[dict[str, Any]], part: str = "test") -> list[str]:
     """Micro and macro F1 of runs."""
-    return [of([{"own": run[part]} for run in runs], "own", measure) for measure in ("micro_f1", "macro_f1")]
+    own = [{"own": run.get(part, run["test"])} for run in runs]  # without a linear member, both are the same
+    return [of(own, "own", measure) for measure in ("micro_f1", "macro_f1")]
 
 
 def presets() -> str:
@@ -146,18 +156,39 @@ def presets() -> str:
         auto, linear = runs[data, "auto", 0], runs[data, "linear", 0][:1]
         cells = [*scores(auto), *scores(auto, "test_without_linear"), *scores(linear)]
         rows.append([title, f"{auto[0]['documents']:,}", str(len(auto)), *cells])
+    auto = [json.loads(line) for line in (ROOT / MPNET_RUNS).read_text().splitlines()]
+    cells = [*scores(auto), *scores(auto, "test_without_linear"), *scores(runs["wos", "linear", 0][:1])]
+    rows.insert(1, ["wos, MPNet", f"{auto[0]['documents']:,}", str(len(auto)), *cells])
     head = ["`hill train`, test, MiniLM", "documents", "seeds", "micro F1", "macro F1"]
     return table([*head, "without linear: micro F1", "macro F1", "linear alone: micro F1", "macro F1"], rows)
 
 
 def curves() -> str:
-    """Micro and macro F1 by number of training documents."""
-    rows, runs = [], preset_runs()
-    for (data, row, count), found in sorted(runs.items(), key=lambda item: (item[0][0], item[0][2] or 10**9)):
-        if row in PRESET_ROWS and count <= found[0]["documents"]:  # wos has fewer than 8,000
+    """Micro and macro F1 by number of training documents, and by how much auto is above the linear model."""
+    rows, gains, runs = [], [], preset_runs()
+    order = list(PRESET_ROWS)
+    for (data, row, count), found in sorted(
+        runs.items(), key=lambda item: (item[0][0], item[0][2] or 10**9, order.index(item[0][1]))
+    ):
+        if count <= found[0]["documents"]:  # wos has fewer than 8,000
             size = f"{found[0]['documents']:,}"
             rows.append([DATA_SETS[data], size, PRESET_ROWS[row], str(len(found)), *scores(found)])
-    return table(["test, MiniLM", "documents", "", "seeds", "micro F1", "macro F1"], rows)
+            if row == "auto" and (data, "linear", count) in runs:
+                gains.append([DATA_SETS[data], size, *differences(found, runs[data, "linear", count])])
+    head = ["test, MiniLM", "documents", "", "seeds", "micro F1", "macro F1"]
+    above = ["auto minus linear, 95 % interval", "documents", "micro F1", "macro F1"]
+    return table(head, rows) + "\n\n" + table(above, gains)
+
+
+def differences(runs: list[dict[str, Any]], others: list[dict[str, Any]]) -> list[str]:
+    """Mean differences in micro and macro F1 with the interval of Student's t; pairs have the same seed."""
+    cells = []
+    for measure in ("micro_f1", "macro_f1"):
+        by_seed = {run["seed"]: 100 * run["test"][measure] for run in others}
+        pairs = [100 * run["test"][measure] - by_seed[run["seed"]] for run in runs if run["seed"] in by_seed]
+        half = float(t.ppf(0.975, len(pairs) - 1)) * stdev(pairs) / len(pairs) ** 0.5
+        cells.append(f"{mean(pairs):+.1f} ({mean(pairs) - half:+.1f} to {mean(pairs) + half:+.1f})")
+    return cells
 
 
 def sizes_of(runs: dict[tuple[str, str, int], list[dict[str, Any]]], data: str) -> int:
@@ -174,7 +205,7 @@ def draw_curves(file: Path) -> None:
     for column, (data, title) in enumerate(DATA_SETS.items()):
         for row, measure in enumerate(("micro_f1", "macro_f1")):
             axis = axes[row, column]
-            for name, label in {**PRESET_ROWS, "recommended": "HILL, settings of earlier versions"}.items():
+            for name, label in PRESET_ROWS.items():
                 points = sorted(
                     (found[0]["documents"], [100 * run["test"][measure] for run in found])
                     for (of_data, of_row, _), found in runs.items()
@@ -193,7 +224,7 @@ def draw_curves(file: Path) -> None:
             axis.set_ylabel(QUALITY[measure] if not column else "")
         axes[0, column].set_title(title)
         axes[1, column].set_xlabel("training documents")
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
     figure.savefig(file, dpi=110)
 
 
