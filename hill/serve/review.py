@@ -3,7 +3,7 @@
 A document is reserved for the reviewer who receives it, also across several servers with the same answers file.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -31,8 +31,10 @@ from hill.serve.api import (
 )
 from hill.taxonomy import Taxonomy
 
-MAX_SCORES = 50
+MAX_SCORES = 200
 """Labels with the highest scores that are sent with a document."""
+MAX_CANDIDATES = 9
+"""Labels that are offered besides the suggested ones; each has a key, 1 to 9."""
 
 # Schemas
 
@@ -104,6 +106,14 @@ class ReviewStatus(Progress):
     active: bool
 
 
+class ReviewLabel(BaseModel):
+    """A label with the names on its first path from a root, and its score if it is among the highest ones."""
+
+    id: str
+    names: list[str]
+    score: float | None
+
+
 class ReviewDocument(BaseModel):
     """A document to review."""
 
@@ -111,8 +121,9 @@ class ReviewDocument(BaseModel):
     id: str
     text: str
     reason: str = Field(description="Why it is in the queue.")
-    labels: list[str] = Field(description="Suggested labels, from the queue or else from the model, without ancestors.")
-    given: list[str] = Field(description="After undo: the labels of the answer that was undone.")
+    suggested: list[ReviewLabel] = Field(description="From the queue or else from the model, without ancestors.")
+    given: list[ReviewLabel] = Field(description="After undo: the labels of the answer that was undone.")
+    candidates: list[ReviewLabel] = Field(description="Other labels with high scores, the most specific ones.")
     prediction: TextPrediction
 
 
@@ -215,7 +226,9 @@ async def undo_answer(body: Reviewer, request: Request, server: Server, review: 
     if undone is None:
         return await _task(request, server, review, body, None)
     document = review.documents[document_key(undone.text)]
-    return await _task(request, server, review, body, document, list(undone.labels))
+    taxonomy = server.registry.default.predictor.taxonomy
+    given = [label for label in undone.labels if label in taxonomy]  # the answer may be older than the taxonomy
+    return await _task(request, server, review, body, document, given)
 
 
 async def _task(
@@ -224,7 +237,7 @@ async def _task(
     review: Review,
     reviewer: Reviewer,
     document: QueuedDocument | None,
-    given: list[str] | None = None,
+    given: Sequence[str] = (),
 ) -> JSONResponse:
     """The fields of `ReviewTask`."""
     fields: dict[str, Any] | None = None
@@ -238,11 +251,33 @@ async def _task(
             "id": document.id,
             "text": document.text,
             "reason": document.reason,
-            "labels": list(document.labels) or [path[-1] for path in prediction["paths"]],
-            "given": given or [],
             "prediction": prediction,
+            **_labels(served.predictor.taxonomy, document, given, prediction),
         }
     return JSONResponse({"document": fields, "progress": await _progress(review, reviewer.reviewer)})
+
+
+def _labels(
+    taxonomy: Taxonomy, document: QueuedDocument, given: Sequence[str], prediction: dict[str, Any]
+) -> dict[str, list[dict[str, Any]]]:
+    """The fields of `ReviewDocument` that are labels."""
+    scores = {label["id"]: label["score"] for label in (*prediction["scores"], *prediction["labels"])}
+
+    def label_fields(ids: Iterable[str]) -> list[dict[str, Any]]:
+        paths = {id: next(taxonomy.paths(taxonomy.row(id))) for id in ids}
+        return [
+            {"id": id, "names": [taxonomy[row].name for row in path], "score": scores.get(id)}
+            for id, path in paths.items()
+        ]
+
+    suggested = document.labels or [path[-1] for path in prediction["paths"]]
+    inner = {row for id in (*scores, *suggested) for row in taxonomy.ancestors(taxonomy.row(id)).tolist()}
+    candidates = [id for id in scores if taxonomy.row(id) not in inner and id not in suggested]
+    return {
+        "suggested": label_fields(suggested),
+        "given": label_fields(given),
+        "candidates": label_fields(candidates[:MAX_CANDIDATES]),
+    }
 
 
 async def _progress(review: Review, reviewer: str) -> dict[str, int]:

@@ -84,19 +84,25 @@ def answer(client: TestClient, who: dict[str, str], document: Any, labels: list[
 def test_a_document_comes_with_suggestions_of_the_model_or_of_the_queue(client: TestClient) -> None:
     task = post(client, "next", ANN)
     document = task["document"]
-    assert {key: document[key] for key in ("id", "text", "reason", "labels", "given")} == {
+    assert {key: document[key] for key in ("id", "text", "reason", "suggested", "given", "candidates")} == {
         "id": "d0",
         "text": "bat cave",
         "reason": "uncertain",
-        "labels": ["bat"],
+        "suggested": [{"id": "bat", "names": ["Animals", "Mammals", "Bats"], "score": pytest.approx(0.9)}],
         "given": [],
+        "candidates": [
+            {"id": "mo", "names": ["Animals", "Mammals", "Others"], "score": pytest.approx(0.1)},
+            {"id": "fo", "names": ["Animals", "Flyers", "Others"], "score": pytest.approx(0.1)},
+            {"id": "p", "names": ["Plants"], "score": pytest.approx(0.1)},
+        ],
     }
     assert document["prediction"] == client.post(
         "/v1/predict", json={"text": "bat cave", "top_k": MAX_SCORES}
     ).json()["predictions"][0]
     assert task["progress"] == {"total": 4, "labelled": 0, "skipped": 0, "mine": 0}
-    assert post(client, "next", BOB)["document"]["labels"] == ["f"], "those of the queue, without ancestors"
-    assert post(client, "next", {"reviewer": "cy"})["document"]["labels"] == []
+    second, third = (post(client, "next", who)["document"]["suggested"] for who in (BOB, {"reviewer": "cy"}))
+    assert [label["names"] for label in second] == [["Animals", "Flyers"]], "those of the queue, without ancestors"
+    assert third == []
 
 
 def test_answers_are_saved_with_name_and_action(client: TestClient, queue: Path) -> None:
@@ -128,7 +134,8 @@ def test_undo_returns_the_document_with_the_labels_that_were_given(client: TestC
     answer(client, ANN, first, ["mo"], "correct")
     shown = post(client, "next", ANN)["document"]
     undone = post(client, "undo", ANN)
-    assert undone["document"] == first | {"given": ["mo"]}
+    given = {"id": "mo", "names": ["Animals", "Mammals", "Others"], "score": pytest.approx(0.1)}
+    assert undone["document"] == first | {"given": [given]}
     assert undone["progress"]["labelled"] == 0
     answer(client, ANN, first, ["bat"])
     assert post(client, "next", ANN)["document"] == shown, "it is still reserved"
