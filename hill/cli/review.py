@@ -37,7 +37,7 @@ def export_labels(
         skipped = sum(answer.action == "skip" for answer in answers)
         print(f"{count:,} labelled documents in {out}" + (f"; {skipped:,} skipped" if skipped else ""))
         if differing := count_disagreements(source):
-            sys.stderr.write(f"hill: reviewers disagree on {differing:,} documents; the last answer counts\n")
+            sys.stderr.write(f"hill: documents on which reviewers disagree: {differing:,}; the last answer counts\n")
         return
     if taxonomy is None:
         raise ConfigError(f"--format {tool} needs --taxonomy, the taxonomy of the labels")
