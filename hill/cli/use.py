@@ -262,8 +262,8 @@ def serve(
     with bind(config, bool(review)) as bound:  # before the models are loaded: an invalid address fails at once
         registry = ModelRegistry((folder, load_model(folder), _load_explain(folder)) for folder in models)
         taxonomy = registry.default.predictor.taxonomy
-        queue = Review(review, answers or review.with_name("answers.sqlite"), taxonomy) if review else None
-        run_server(registry, config, bound, queue)
+        opened = Review(review, answers or review.with_name("answers.sqlite"), taxonomy) if review else None
+        run_server(registry, config, bound, opened)
 
 
 # Export and model card

@@ -8,6 +8,7 @@ record has `fields`, `suggestions` and `responses`.
 import csv
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -85,10 +86,8 @@ def _read_queue(path: Path, taxonomy: Taxonomy) -> list[QueuedDocument]:
 def _scores(value: Any, place: Problem) -> dict[str, float]:
     """The scores of a queued document; tables have them as JSON."""
     if isinstance(value, str) and value.strip():
-        try:
+        with suppress(ValueError):
             value = json.loads(value)
-        except ValueError:
-            pass
     if not value:
         return {}
     numbers = value.values() if isinstance(value, dict) else [None]
@@ -316,7 +315,10 @@ def write_tasks(documents: Sequence[QueuedDocument | Answer], taxonomy: Taxonomy
         tasks, settings = label_studio_tasks(documents, taxonomy), label_studio_config(taxonomy)
     else:
         config = out.with_name(f"{out.stem}-settings.json")
-        tasks, settings = argilla_records(documents, taxonomy), json.dumps(argilla_settings(taxonomy), ensure_ascii=False)
+        tasks, settings = (
+            argilla_records(documents, taxonomy),
+            json.dumps(argilla_settings(taxonomy), ensure_ascii=False),
+        )
     write_text(config, settings)
     write_json(out, tasks)
     return config
@@ -332,7 +334,9 @@ def read_annotations(path: Path, taxonomy: Taxonomy) -> list[Answer]:
     except OSError as error:
         raise DataError(f"'{path}' cannot be read: {error.strerror}; give a JSON file of an annotation tool") from None
     except (ValueError, RecursionError) as error:
-        raise DataError(f"'{path}' is not JSON ({error}); expected the JSON export of Label Studio or Argilla") from None
+        raise DataError(
+            f"'{path}' is not JSON ({error}); expected the JSON export of Label Studio or Argilla"
+        ) from None
     if isinstance(document, list) and document and all(isinstance(entry, dict) for entry in document):
         if all("data" in entry for entry in document):
             return _read_label_studio(document, taxonomy, str(path))

@@ -190,13 +190,17 @@ class Answers:
             connection.execute("DELETE FROM claims WHERE expires <= ?", (time.time(),))
             is_open = "NOT EXISTS (SELECT 1 FROM current WHERE current.key = queue.key)"
             found = connection.execute(
-                f"SELECT key FROM queue JOIN claims USING (key) WHERE owner = ? AND {is_open} ORDER BY position LIMIT 1",
+                f"SELECT key FROM queue JOIN claims USING (key) WHERE owner = ? AND {is_open} "
+                "ORDER BY position LIMIT 1",
                 (owner,),
             ).fetchone()
-            found = found or connection.execute(
-                f"SELECT key FROM queue WHERE key NOT IN (SELECT key FROM claims) AND {is_open} "
-                "ORDER BY position LIMIT 1"
-            ).fetchone()
+            found = (
+                found
+                or connection.execute(
+                    f"SELECT key FROM queue WHERE key NOT IN (SELECT key FROM claims) AND {is_open} "
+                    "ORDER BY position LIMIT 1"
+                ).fetchone()
+            )
             if found:
                 _set_claim(connection, found[0], owner)
         return found[0] if found else None
@@ -273,8 +277,8 @@ def _current(connection: sqlite3.Connection) -> list[Answer]:
 
 
 def _answer(row: Sequence[Any]) -> Answer:
-    *fields, labels = row
-    return Answer(*fields, tuple(json.loads(labels)))
+    number, time, reviewer, action, id, text, labels = row
+    return Answer(number, time, reviewer, action, id, text, tuple(json.loads(labels)))
 
 
 def _insert(connection: sqlite3.Connection, answer: Answer) -> int:
@@ -382,7 +386,9 @@ def _storage_errors(path: Path) -> Iterator[None]:
 def _damaged(path: Path, problem: str) -> str:
     backup = backup_path(path)
     if number := _backup_count(backup):
-        remedy = f"the last backup, '{backup}', has {number:,} rows: move the damaged file away and copy the backup to it"
+        remedy = (
+            f"the last backup, '{backup}', has {number:,} rows: move the damaged file away and copy the backup to it"
+        )
     else:
         remedy = f"there is no backup; try: sqlite3 '{path}' .recover"
     return f"answers file '{path}' is damaged ({problem}) and was not changed; {remedy}"

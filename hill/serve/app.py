@@ -126,9 +126,7 @@ def bind(config: ServeConfig, review: bool = False) -> socket.socket:
     return bound
 
 
-def serve(
-    registry: ModelRegistry, config: ServeConfig, bound: socket.socket, review: Review | None = None
-) -> None:
+def serve(registry: ModelRegistry, config: ServeConfig, bound: socket.socket, review: Review | None = None) -> None:
     """Serve models on a socket from `bind` until SIGINT or SIGTERM; then finish the accepted requests."""
     start_log()
 

@@ -77,7 +77,8 @@ def check_address(config: ServeConfig, key: str, review: bool = False) -> None:
     """
     if review and not key and not _is_loopback(config.host):
         raise ConfigError(
-            f"other machines can reach '{config.host}', and --review needs an API key then, also with --public; set {KEY}"
+            f"other machines can reach '{config.host}', and --review needs an API key then, also with --public; set "
+            f"{KEY}"
         )
     if not key and not config.public and not _is_loopback(config.host):
         raise ConfigError(

@@ -185,7 +185,8 @@ router = APIRouter(prefix="/v1/review", responses=ERRORS, tags=["review"], depen
 
 @router.get("")
 async def show_status(
-    request: Request, reviewer: Annotated[str, Query(max_length=100, description="Count the answers of this reviewer.")] = ""
+    request: Request,
+    reviewer: Annotated[str, Query(max_length=100, description="Count the answers of this reviewer.")] = "",
 ) -> ReviewStatus:
     """Show whether the server has a queue, and how many documents are done."""
     review: Review | None = request.app.state.review
@@ -199,7 +200,7 @@ async def next_document(body: Reviewer, request: Request, server: Server, review
     """Reserve the next document for a reviewer. The reviewer's own reserved document comes first."""
     with _storage_errors():
         key = await run_in_threadpool(review.answers.claim, body.owner)
-    return await _task(request, server, review, body, key and review.documents[key])
+    return await _task(request, server, review, body, review.documents[key] if key else None)
 
 
 @router.post("/answers", response_model=Progress, responses=WRITE_ERRORS)
@@ -243,7 +244,7 @@ async def _task(
     fields: dict[str, Any] | None = None
     if document is not None:
         served = server.registry.default
-        query = PredictRequest(text=document.text, top_k=MAX_SCORES)
+        query = PredictRequest.model_validate({"text": document.text, "top_k": MAX_SCORES})
         finish = partial(make_predictions, served, served.decoder(None, None), query)
         (prediction,) = await server.run_job(request, served, [document.text], finish)
         fields = {

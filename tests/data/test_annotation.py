@@ -28,7 +28,13 @@ from tests.command import hill
 from tests.conftest import random_taxonomy
 
 LINES = [
-    {"id": "x", "text": "cave", "labels": ["bat", "p"], "scores": {"bat": 0.9, "p": 0.6, "m": 0.95}, "reason": "unsure"},
+    {
+        "id": "x",
+        "text": "cave",
+        "labels": ["bat", "p"],
+        "scores": {"bat": 0.9, "p": 0.6, "m": 0.95},
+        "reason": "unsure",
+    },
     {"id": "y", "text": "wing ]]> <b>", "labels": ["fo"]},
     {"id": "z", "text": "fur"},
 ]
@@ -156,7 +162,7 @@ def test_a_round_trip_through_label_studio(tmp_path: Path, animals: Taxonomy, qu
     first, second, third = written(tmp_path / "tasks.json", animals, queue, "label-studio")
     accepted = annotated(first, 3, first["predictions"][0]["result"][0]["value"]["taxonomy"])
     both = annotated(second, 2, [["a"], ["a", "m"], ["a", "m", "mo"]], completed_by={"id": 5, "email": "a@b.example"})
-    both = annotated(both, 4, [["Animals", "Flyers", "Others"], ["Plants"]])  # names, from a configuration without alias
+    both = annotated(both, 4, [["Animals", "Flyers", "Others"], ["Plants"]])  # names: no alias
     skipped = annotated(third, 1, [], was_cancelled=True)
     export = save(tmp_path / "export.json", [accepted, both, skipped])
     answers = read_annotations(export, animals)
@@ -177,13 +183,17 @@ def test_answers_go_to_label_studio_and_back(tmp_path: Path, animals: Taxonomy) 
     assert [(a.reviewer, a.id, a.text, a.labels, a.time) for a in again] == [
         (a.reviewer, a.id, a.text, a.labels, a.time) for a in ANSWERS
     ]
-    assert [answer.action for answer in again] == ["correct", "correct", "skip"], "without predictions nothing is accepted"
+    assert [answer.action for answer in again] == ["correct", "correct", "skip"], (
+        "without predictions nothing is accepted"
+    )
 
 
 def test_tasks_without_annotations_are_left_out(tmp_path: Path, animals: Taxonomy) -> None:
     task = {"id": 1, "data": {"text": "cave"}, "annotations": [], "predictions": []}
     other = annotated({"data": {"text": "cave"}}, 2, [])
-    other["annotations"][0]["result"] = [{"type": "choices", "value": {"choices": ["x"]}, "from_name": "c", "to_name": "t"}]
+    other["annotations"][0]["result"] = [
+        {"type": "choices", "value": {"choices": ["x"]}, "from_name": "c", "to_name": "t"}
+    ]
     assert read_annotations(save(tmp_path / "export.json", [task, other]), animals) == []
 
 
@@ -272,12 +282,18 @@ BAD_EXPORTS: dict[str, tuple[Any, str]] = {
     "other JSON": ({"tasks": []}, "is not an export that hill knows; expected a JSON list of Label Studio tasks"),
     "empty": ([], "is not an export that hill knows"),
     "JSON-MIN": ([{"id": 1, "text": "cave", "labels": [["a"]]}], r"export format JSON, not JSON-MIN"),
-    "no text": ([{"id": 4, "data": {"body": "x"}}], "task 4 of .* has no text; expected a field 'text', and there is 'body'"),
+    "no text": (
+        [{"id": 4, "data": {"body": "x"}}],
+        "task 4 of .* has no text; expected a field 'text', and there is 'body'",
+    ),
     "unknown": (
         [annotated({"data": {"text": "x"}}, 7, [["Animals", "Mammal"]])],
         "label 'Animals > Mammal' of task 7 of .* is not in the taxonomy; did you mean 'Mammals'",
     ),
-    "ambiguous": ([annotated({"data": {"text": "x"}}, 7, [["Others"]])], "'Others' of task 7 of .* belongs to 2 labels; use ids"),
+    "ambiguous": (
+        [annotated({"data": {"text": "x"}}, 7, [["Others"]])],
+        "'Others' of task 7 of .* belongs to 2 labels; use ids",
+    ),
     "types": ([{"data": {"text": "x"}, "annotations": {}}], "'annotations' of task 0 of .* is dict; expected a list"),
     "value": (
         [{"data": {"text": "x"}, "annotations": [{"result": [{"type": "taxonomy"}]}]}],
@@ -300,9 +316,11 @@ def test_exports_that_cannot_be_used(tmp_path: Path, animals: Taxonomy, kind: st
 
 def test_files_that_cannot_be_used(tmp_path: Path, animals: Taxonomy) -> None:
     (tmp_path / "x.json").write_text("[{")
-    with pytest.raises(DataError, match=r"x.json' is not JSON \(.*\); expected the JSON export of Label Studio or Argilla"):
+    with pytest.raises(
+        DataError, match=r"x.json' is not JSON \(.*\); expected the JSON export of Label Studio or Argilla"
+    ):
         read_annotations(tmp_path / "x.json", animals)
-    with pytest.raises(DataError, match="none.json' cannot be read: No such file or directory"):
+    with pytest.raises(DataError, match=r"none.json' cannot be read: No such file or directory"):
         read_annotations(tmp_path / "none.json", animals)
     with pytest.raises(ConfigError, match=r"labels.txt'; expected a name that ends in .jsonl or .csv, or a --format"):
         write_labels(ANSWERS, tmp_path / "labels.txt")
@@ -311,7 +329,9 @@ def test_files_that_cannot_be_used(tmp_path: Path, animals: Taxonomy) -> None:
     with pytest.raises(ConfigError, match=r"unknown --format 'prodigy'; expected label-studio, argilla"):
         write_tasks(ANSWERS, animals, tmp_path / "tasks.json", "prodigy")
     for tool in ("label-studio", "argilla"):
-        with pytest.raises(DataError, match=r"label 'bats' of document 'x' is not in the taxonomy; did you mean 'Bats'\?"):
+        with pytest.raises(
+            DataError, match=r"label 'bats' of document 'x' is not in the taxonomy; did you mean 'Bats'\?"
+        ):
             write_tasks([ANSWERS[0]._replace(labels=("bats",))], animals, tmp_path / "tasks.json", tool)
     assert not list(tmp_path.glob("tasks*"))
 
@@ -326,8 +346,19 @@ def test_the_commands(tmp_path: Path, animals: Taxonomy, queue: Path, taxonomy_f
         f"3 documents in {tasks}; configuration in {tmp_path / 'tasks.xml'}\n"
     )
     first, second, third = json.loads(tasks.read_text())
-    export = [annotated(first, 1, [["a", "m", "bat"]]), annotated(second, 2, [["p"]]), annotated(third, 3, [], was_cancelled=True)]
-    imported = ("import-labels", save(tmp_path / "export.json", export), "--taxonomy", taxonomy_file, "--answers", answers)
+    export = [
+        annotated(first, 1, [["a", "m", "bat"]]),
+        annotated(second, 2, [["p"]]),
+        annotated(third, 3, [], was_cancelled=True),
+    ]
+    imported = (
+        "import-labels",
+        save(tmp_path / "export.json", export),
+        "--taxonomy",
+        taxonomy_file,
+        "--answers",
+        answers,
+    )
     assert hill(*imported).stdout == f"3 answers added to {answers}; 0 were already there\n"
     assert hill(*imported).stdout == f"0 answers added to {answers}; 3 were already there\n"
     assert hill("export-labels", answers, "--out", out).stdout == f"2 labelled documents in {out}; 1 skipped\n"
@@ -343,9 +374,15 @@ def test_the_commands(tmp_path: Path, animals: Taxonomy, queue: Path, taxonomy_f
 
 def test_commands_that_lack_something(tmp_path: Path, queue: Path, taxonomy_file: Path) -> None:
     cases = [
-        ((queue, "--out", tmp_path / "x.jsonl"), "has no answers; give an answers file, or a --format for an annotation tool"),
+        (
+            (queue, "--out", tmp_path / "x.jsonl"),
+            "has no answers; give an answers file, or a --format for an annotation tool",
+        ),
         ((queue, "--out", tmp_path / "x.json", "--format", "argilla"), "--format argilla needs --taxonomy"),
-        ((tmp_path / "none.sqlite", "--out", tmp_path / "x.jsonl"), "none.sqlite' does not exist; hill serve --review writes"),
+        (
+            (tmp_path / "none.sqlite", "--out", tmp_path / "x.jsonl"),
+            "none.sqlite' does not exist; hill serve --review writes",
+        ),
     ]
     for arguments, message in cases:
         result = hill("export-labels", *arguments)

@@ -54,7 +54,9 @@ STEPS = st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(["accept", "un
 
 @settings(max_examples=20)
 @given(STEPS)
-def test_the_current_answer_is_the_last_that_was_not_undone(tmp_path_factory: pytest.TempPathFactory, steps: list) -> None:
+def test_the_current_answer_is_the_last_that_was_not_undone(
+    tmp_path_factory: pytest.TempPathFactory, steps: list
+) -> None:
     counted: list[tuple[str, str, int]] = []  # reviewer, text, number: a slow and obvious model of the file
     with Answers(tmp_path_factory.mktemp("answers") / "a.sqlite") as store:
         number = 0
@@ -177,7 +179,9 @@ def add_and_die(path: Path) -> None:
     store = Answers(path)
     store.add("ann", "accept", "1", "wing", ["f"])
     store._connection.execute("BEGIN IMMEDIATE")
-    store._connection.execute("INSERT INTO answers SELECT 9, time, reviewer, action, key, id, text, labels FROM answers")
+    store._connection.execute(
+        "INSERT INTO answers SELECT 9, time, reviewer, action, key, id, text, labels FROM answers"
+    )
     os._exit(1)
 
 
@@ -205,7 +209,9 @@ def test_a_data_set_is_the_current_labels(store: Answers, path: Path, animals: T
 
 def test_unknown_labels_are_named_with_the_number_of_the_answer(store: Answers, path: Path, animals: Taxonomy) -> None:
     store.add("ann", "accept", "x", "wing sky", ["Mammal"])
-    with pytest.raises(DataError, match=r"label 'Mammal' is not in the taxonomy; did you mean 'Mammals'\? \(line 1 of .*"):
+    with pytest.raises(
+        DataError, match=r"label 'Mammal' is not in the taxonomy; did you mean 'Mammals'\? \(line 1 of .*"
+    ):
         read_data(path, animals)
 
 
@@ -263,7 +269,7 @@ def test_a_damaged_file_is_refused_by_name_and_the_backup_is_kept(filled: Path, 
 def test_without_a_backup_the_message_says_so(filled: Path) -> None:
     backup_path(filled).write_bytes(b"damaged too")
     flip(filled, 3)
-    with pytest.raises(DataError, match="there is no backup; try: sqlite3 '.+' .recover"):
+    with pytest.raises(DataError, match=r"there is no backup; try: sqlite3 '.+' .recover"):
         Answers(filled)
 
 
@@ -309,7 +315,7 @@ def test_files_of_others(path: Path) -> None:
     assert path.read_bytes() == before
     with pytest.raises(DataError, match="is a folder; expected an answers file"):
         Answers(ROOT)
-    with pytest.raises(DataError, match="'none.sqlite' does not exist; hill serve --review writes one"):
+    with pytest.raises(DataError, match=r"'none.sqlite' does not exist; hill serve --review writes one"):
         read_answers(Path("none.sqlite"))
     with pytest.raises(DataError, match="cannot be used: unable to open database file; check the disk"):
         Answers(path.parent / "none" / "answers.sqlite")
@@ -324,7 +330,10 @@ def test_a_file_of_a_later_version(filled: Path) -> None:
 
 
 def test_merge_adds_each_answer_once(store: Answers) -> None:
-    given = [Answer(0, "2021-03-09T22:16:08Z", "x", "accept", "1", "wing", ("f",)), Answer(0, "", "y", "skip", "2", "fur", ())]
+    given = [
+        Answer(0, "2021-03-09T22:16:08Z", "x", "accept", "1", "wing", ("f",)),
+        Answer(0, "", "y", "skip", "2", "fur", ()),
+    ]
     assert store.merge(given) == 2 and store.merge(given) == 0
     changed = given[0]._replace(labels=("m",))
     assert store.merge([changed]) == 1

@@ -39,10 +39,10 @@ class LabelInText(Predictor):
     name = "given"
     thresholds = None
     max_length = 8
-    metrics: dict[str, Any] = {}
 
     def __init__(self, taxonomy: Taxonomy) -> None:
         self.taxonomy, self.decode_config = taxonomy, DecodeConfig(strategy="raw", threshold=0.5)
+        self.metrics: dict[str, Any] = {}
 
     def scores(self, texts: Sequence[str]) -> Iterator[ScoredBatch]:
         scores = np.full((len(texts), len(self.taxonomy)), 0.1, dtype=np.float32)
@@ -62,7 +62,9 @@ def queue(tmp_path: Path) -> Path:
 def client_for(queue: Path, **options: Any) -> TestClient:
     taxonomy = animals_taxonomy()
     review = Review(queue, queue.with_name("answers.sqlite"), taxonomy)
-    return client_of(make_app(ModelRegistry([(Path("animals"), LabelInText(taxonomy), None)]), review=review, **options))
+    return client_of(
+        make_app(ModelRegistry([(Path("animals"), LabelInText(taxonomy), None)]), review=review, **options)
+    )
 
 
 @pytest.fixture
@@ -96,9 +98,10 @@ def test_a_document_comes_with_suggestions_of_the_model_or_of_the_queue(client: 
             {"id": "p", "names": ["Plants"], "score": pytest.approx(0.1)},
         ],
     }
-    assert document["prediction"] == client.post(
-        "/v1/predict", json={"text": "bat cave", "top_k": MAX_SCORES}
-    ).json()["predictions"][0]
+    assert (
+        document["prediction"]
+        == client.post("/v1/predict", json={"text": "bat cave", "top_k": MAX_SCORES}).json()["predictions"][0]
+    )
     assert task["progress"] == {"total": 4, "labelled": 0, "skipped": 0, "mine": 0}
     second, third = (post(client, "next", who)["document"]["suggested"] for who in (BOB, {"reviewer": "cy"}))
     assert [label["names"] for label in second] == [["Animals", "Flyers"]], "those of the queue, without ancestors"
@@ -174,10 +177,20 @@ WRONG: list[tuple[str, dict[str, Any], int, str]] = [
     ("next", {"reviewer": "x" * 101}, 422, "reviewer: string should have at most 100 characters"),
     ("next", ANN | {"other": 1}, 422, "other: extra inputs are not permitted"),
     ("answers", ANN | {"document": "x", "action": "skip"}, 404, "there is no document 'x' in the queue"),
-    ("answers", ANN | {"document": "KEY", "action": "skip", "labels": ["p"]}, 422, "labels are given with the action skip"),
+    (
+        "answers",
+        ANN | {"document": "KEY", "action": "skip", "labels": ["p"]},
+        422,
+        "labels are given with the action skip",
+    ),
     ("answers", ANN | {"document": "KEY", "action": "accept"}, 422, "there are no labels with the action accept"),
     ("answers", ANN | {"document": "KEY", "action": "accept", "labels": ["Plants"]}, 404, "there is no label 'Plants'"),
-    ("answers", ANN | {"document": "KEY", "action": "undo"}, 422, "action: input should be 'accept', 'correct' or 'skip'"),
+    (
+        "answers",
+        ANN | {"document": "KEY", "action": "undo"},
+        422,
+        "action: input should be 'accept', 'correct' or 'skip'",
+    ),
 ]
 
 
@@ -251,8 +264,8 @@ QUEUES = {
     '{"id": 1, "label": "p"}\n': r"no 'text'; the record has 'id', 'label', 'labels' \(line 1 of",
     '{"text": "a"}\n{"text": " "}\n': r"the text is empty; expected at least one word \(line 2 of",
     '{"text": 5}\n': "the text is a number; expected a string",
-    '{"text": "a", "labels": ["Mammal"]}\n': r"label 'Mammal' is not in the taxonomy; did you mean 'Mammals'\? \(line 1",
-    '{"text": "a", "scores": [0.5]}\n': r"the scores are '\[0.5\]'; expected an object with one number per label id \(line 1",
+    '{"text": "a", "labels": ["Mammal"]}\n': r"'Mammal' is not in the taxonomy; did you mean 'Mammals'\? \(line 1",
+    '{"text": "a", "scores": [0.5]}\n': r"the scores are '\[0.5\]'; expected an object with one number per label",
     '{"text": "a", "scores": {"p": "x"}}\n': "expected an object with one number per label id",
     "text\n": "not JSON",
 }
