@@ -33,8 +33,8 @@ from hill.taxonomy import Taxonomy
 
 MAX_SCORES = 200
 """Labels with the highest scores that are sent with a document."""
-MAX_CANDIDATES = 9
-"""Labels that are offered besides the suggested ones; each has a key, 1 to 9."""
+MAX_CANDIDATES = 5
+"""Labels that are offered besides the suggested ones; each has a key, its number."""
 
 # Schemas
 

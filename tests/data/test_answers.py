@@ -346,3 +346,9 @@ def test_merge_adds_all_or_none(store: Answers) -> None:
     with pytest.raises(DataError, match="CHECK"):
         store.merge(given)
     assert store.all() == []
+
+
+def test_views_use_the_index_of_documents(store: Answers) -> None:
+    """With the index of reviewers, each document would read all answers of its reviewer."""
+    plan = store._connection.execute("EXPLAIN QUERY PLAN SELECT * FROM current").fetchall()
+    assert "answers_of_document" in str(plan) and "answers_of_reviewer" not in str(plan)

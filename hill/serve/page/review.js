@@ -69,11 +69,11 @@ class Review {
         { class: "card", "aria-labelledby": "chosen-title" },
         el("h2", { id: "chosen-title" }, "Labels"),
         this.list,
-        el("h3", { class: "likely-title" }, "Other likely labels"),
-        this.likely,
         el("label", { for: "review-search" }, "Find a label", el("kbd", { "aria-hidden": "true" }, "/")),
         el("input", { id: "review-search", type: "search", placeholder: "Name or id", autocomplete: "off", "aria-keyshortcuts": "/" }),
         el("ul", { class: "hits", hidden: true, "aria-label": "Labels found" }),
+        el("h3", { class: "likely-title" }, "Other likely labels"),
+        this.likely,
         el("details", {}, el("summary", {}, "Browse the taxonomy"), el("ul", { class: "tree", role: "tree", "aria-label": "Taxonomy, to choose labels" })),
       ),
     );
