@@ -51,13 +51,6 @@ class QueuedDocument:
 
 def read_queue(path: Path, taxonomy: Taxonomy) -> list[QueuedDocument]:
     """The documents of a queue, each text once: JSONL, CSV or Parquet with text, and optionally id, labels, scores."""
-    try:
-        return _read_queue(path, taxonomy)
-    except OSError as error:
-        raise DataError(f"queue '{path}' cannot be read: {error.strerror}; hill suggest writes a queue") from None
-
-
-def _read_queue(path: Path, taxonomy: Taxonomy) -> list[QueuedDocument]:
     lookup, documents = LabelLookup(taxonomy), dict[str, QueuedDocument]()
     if not path.is_file():
         raise DataError(f"queue '{path}' does not exist; hill suggest writes a queue")
@@ -65,10 +58,8 @@ def _read_queue(path: Path, taxonomy: Taxonomy) -> list[QueuedDocument]:
         if not isinstance(fields, str):
             fields = {**fields, "labels": fields.get("labels", [])}
         record = parse_record(fields, str(path), line)
-        if isinstance(record, Problem):
-            raise_error(record)
-            continue
-        assert not isinstance(fields, str)
+        if isinstance(record, Problem) or isinstance(fields, str):
+            raise DataError(str(record))
         rows, _ = lookup.rows(record, raise_error)
         document = QueuedDocument(
             record.id or str(index),

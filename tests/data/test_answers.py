@@ -244,11 +244,16 @@ def damage_text(path: Path) -> None:
     flip(path, path.read_bytes().rindex(b"text 5text 5"))
 
 
+def damage_labels(path: Path) -> None:
+    flip(path, path.read_bytes().rindex(b'["f"]'))
+
+
 DAMAGES = {
     "header": lambda path: flip(path, 3),
     "truncated": lambda path: path.write_bytes(path.read_bytes()[:20_000]),
     "page": lambda path: path.write_bytes(path.read_bytes()[:8192] + b"\xff" * 4096 + path.read_bytes()[12_288:]),
     "text": damage_text,
+    "labels": damage_labels,
     "not a database": lambda path: path.write_text("id,text\n1,wing\n"),
 }
 
@@ -302,6 +307,14 @@ def test_a_backup_with_more_answers_is_kept(path: Path, filled: Path) -> None:
         store.add("ann", "accept", "", "new", ["f"])
         (path.parent / "kept").rename(backup_path(path))
     assert backup_path(path).read_bytes() == kept
+
+
+def test_a_backup_that_cannot_be_written(path: Path, filled: Path) -> None:
+    backup_path(path).unlink()
+    backup_path(path).mkdir()
+    with pytest.raises(DataError, match=r"cannot write '.+\.bak': it is a folder"):
+        Answers(path)
+    assert len(read_answers(path)) == 60
 
 
 def test_files_of_others(path: Path) -> None:

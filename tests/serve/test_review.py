@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -158,17 +157,12 @@ def test_windows_of_the_same_name_get_different_documents(client: TestClient) ->
 
 def test_two_servers_with_the_same_answers_share_the_queue(client: TestClient, queue: Path) -> None:
     with client_for(queue) as other:
-
-        def review(number: int) -> list[str]:
-            who, seen = {"reviewer": f"reviewer {number}"}, []
-            while document := post((client, other)[number % 2], "next", who)["document"]:
-                seen.append(document["text"])
-                answer((client, other)[number % 2], who, document, ["p"], "correct")
-            return seen
-
-        with ThreadPoolExecutor(4) as pool:
-            seen = [text for texts in pool.map(review, range(4)) for text in texts]
-    assert sorted(seen) == sorted(str(line["text"]) for line in QUEUE)
+        first, second = post(client, "next", ANN)["document"], post(other, "next", BOB)["document"]
+        assert (first["id"], second["id"]) == ("d0", "d1")
+        answer(other, BOB, second, ["p"], "correct")
+        assert answer(client, ANN, first, ["bat"]) == {"total": 4, "labelled": 2, "skipped": 0, "mine": 1}
+        assert post(client, "next", BOB)["document"]["text"] == "none of them"
+        assert post(other, "next", ANN)["document"]["id"] == "d3"
 
 
 WRONG: list[tuple[str, dict[str, Any], int, str]] = [
