@@ -131,14 +131,14 @@ class Review {
     return this.run(async () => {
       await post("/v1/review/answers", body);
       this.document = null;
-      await this.show(await post("/v1/review/next", this.who()));
+      this.show(await post("/v1/review/next", this.who()));
     });
   }
 
   back() {
     return this.run(async () => {
       const task = await post("/v1/review/undo", this.who());
-      if (task.document) await this.show(task);
+      if (task.document) this.show(task);
       else this.say("There is no answer of yours to undo.");
     });
   }
@@ -164,7 +164,7 @@ class Review {
     }
   }
 
-  async show({ document, progress }, moveFocus = true) {
+  show({ document, progress }, moveFocus = true) {
     this.showCounts(progress);
     this.document = document;
     this.work.hidden = !document;
@@ -181,7 +181,7 @@ class Review {
     if (moveFocus) this.title.focus();
     scrollTo(0, 0);
     announce(`${this.title.textContent}. ${plural(this.chosen.size, "suggested label")}: ${[...this.chosen.values()].map(({ names }) => names.at(-1)).join(", ") || "none"}.`);
-    await this.drawTree();
+    this.drawTree().catch((error) => this.fail(error)); // an answer need not wait for the tree
   }
 
   clearSearch() {
