@@ -33,6 +33,9 @@ class Review {
     const tree = this.root.querySelector(".tree");
     this.tree = new Tree(tree, this.labels, { choose: (label) => this.toggle(label.id).catch(fail), fail });
     this.search = this.root.querySelector("[type=search]");
+    this.search.addEventListener("input", () => {
+      if (matchMedia("(max-width: 60rem)").matches) this.search.scrollIntoView({ block: "start" });
+    });
     new Search(this.search, this.root.querySelector(".hits"), this.choices(), { note: announce, fail });
     document.addEventListener("keydown", (event) => this.onKey(event));
   }
@@ -239,7 +242,7 @@ class Review {
   // A label as a button that adds it (with a number) or removes it.
   row(label, number) {
     const [name, ...above] = [...label.names].reverse();
-    const path = above.reverse().flatMap((part) => [part, el("span", { class: "sep" }, "›")]);
+    const path = above.reverse().flatMap((part) => [part, el("span", { class: "sep" }, "›"), el("wbr")]);
     const score = label.score === null ? [] : [bar(label.score), el("span", { class: "score" }, points(label.score))];
     const text = `${number ? "Add" : "Remove"} ${label.names.join(" › ")}${label.score === null ? "" : `, score ${points(label.score)}`}`;
     return el(
