@@ -231,7 +231,7 @@ WAYS: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", ["pickle", "torch"])
 def test_pickles_are_never_opened(way: str, kind: str, model: Path, ran: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hill.serve.app.bind", lambda config: nullcontext())
+    monkeypatch.setattr("hill.serve.app.bind", lambda config, review: nullcontext())
     weights = {"head.weight": torch.zeros(7, 8), "evil": Evil(ran)}
     for name in ("model.safetensors", "pytorch_model.bin", "model.pt", "model.pkl", "encoder/pytorch_model.bin"):
         if kind == "torch":
@@ -249,7 +249,7 @@ def test_pickles_are_never_opened(way: str, kind: str, model: Path, ran: Path, m
 @pytest.mark.parametrize("way", [*WAYS, "cli warm start"])
 @pytest.mark.parametrize("name", ["pipe", "link to a folder", "large config", "large tokenizer"])
 def test_whichever_way_it_is_loaded(way: str, name: str, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hill.serve.app.bind", lambda config: nullcontext())
+    monkeypatch.setattr("hill.serve.app.bind", lambda config, review: nullcontext())
     HARMS[name][0](model)
     vouch(model)
     train = command(

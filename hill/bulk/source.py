@@ -112,7 +112,7 @@ def _find_files(source: str) -> list[Part]:
         elif filesystem.isdir(path):
             root, paths = (
                 path,
-                [name for name in filesystem.find(path) if Path(name.lower().removesuffix(".gz")).suffix in FORMATS],
+                [name for name in filesystem.find(path) if _is_table(name)],
             )
         elif wildcard := re.search(r"[*?\[]", path):
             root = path[: wildcard.start()].rpartition("/")[0]
@@ -121,7 +121,8 @@ def _find_files(source: str) -> list[Part]:
             raise DataError(f"'{path}' does not exist; give a data file, a folder, or a glob in quotes")
         files = []
         for path in sorted(paths):
-            format_of(Path(path))
+            if format_of(Path(path)) == "answers":
+                raise DataError(f"'{path}' has answers; write them to a JSONL file first: hill export-labels")
             name = path.removeprefix(root).lstrip("/")
             if not any(step.startswith((".", "_")) for step in PurePosixPath(name).parts):
                 address = filesystem.unstrip_protocol(path).removeprefix("file://").removeprefix("local://")
@@ -131,6 +132,11 @@ def _find_files(source: str) -> list[Part]:
     if not files:
         raise DataError(f"'{source}' names no data file; expected {EXPECTED}, a folder of them, or a glob in quotes")
     return files
+
+
+def _is_table(name: str) -> bool:
+    """Whether the name of a file in a folder is that of a data file, other than an answers file."""
+    return FORMATS.get(Path(name.lower().removesuffix(".gz")).suffix, "answers") != "answers"
 
 
 def _open_filesystem(address: str) -> tuple[Any, str]:

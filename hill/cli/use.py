@@ -186,6 +186,12 @@ def explain(
 @app.command()
 def serve(
     models: Annotated[list[Path], typer.Argument(help="Folders of trained or exported models; the first is default.")],
+    review: Annotated[
+        Path | None, typer.Option(help="Queue of documents to review, from hill suggest: the page has a Review tab.")
+    ] = None,
+    answers: Annotated[
+        Path | None, typer.Option(help="Answers file of --review. Default: answers.sqlite beside the queue.")
+    ] = None,
     host: Annotated[
         str,
         typer.Option(help="Address to listen on. If other machines can reach it, it needs an API key, or --public."),
@@ -226,11 +232,13 @@ def serve(
     ] = 200,
 ) -> None:
     """Serve models over HTTP, with an API and a web page. The environment variable HILL_API_KEY sets an API key."""
-    from hill.errors import need
+    from hill.errors import ConfigError, need
     from hill.serve import ServeConfig
 
     for package in ("fastapi", "uvicorn", "httptools", "prometheus_client", "python_multipart"):
         need(package, "serve", "hill serve")
+    if answers and not review:
+        raise ConfigError(f"--answers is '{answers}', but there is no --review; give the queue of documents to review")
     config = ServeConfig(
         host=host,
         port=port,
@@ -249,10 +257,13 @@ def serve(
         from hill.serve.app import bind
         from hill.serve.app import serve as run_server
         from hill.serve.registry import ModelRegistry
+        from hill.serve.review import Review
 
-    with bind(config) as bound:  # before the models are loaded, so that an invalid address fails at once
+    with bind(config, bool(review)) as bound:  # before the models are loaded: an invalid address fails at once
         registry = ModelRegistry((folder, load_model(folder), _load_explain(folder)) for folder in models)
-        run_server(registry, config, bound)
+        taxonomy = registry.default.predictor.taxonomy
+        opened = Review(review, answers or review.with_name("answers.sqlite"), taxonomy) if review else None
+        run_server(registry, config, bound, opened)
 
 
 # Export and model card

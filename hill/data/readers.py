@@ -1,4 +1,4 @@
-"""Reading data files record by record: JSONL, CSV and Parquet, with the line of every problem.
+"""Reading data files record by record: JSONL, CSV, Parquet and answers, with the line of every problem.
 
 One reader per format yields (line, fields), or (line, message) if a line cannot be read. `read_records` calls a
 function with each `Problem`: `raise_error` raises at the first error, `Problems.add` collects all problems.
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from hill.data.answers import read_answers
 from hill.errors import DataError, need, one_line
 from hill.io import as_path, is_utf8
 
@@ -26,8 +27,11 @@ FORMATS = {
     **dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl"),
     **dict.fromkeys((".csv", ".tsv"), "table"),
     **dict.fromkeys((".parquet", ".pq"), "parquet"),
+    ".sqlite": "answers",
 }
-EXPECTED = "JSONL (.jsonl), CSV (.csv, .tsv) or Parquet (.parquet); text formats may be gzipped (.gz)"
+EXPECTED = (
+    "JSONL (.jsonl), CSV (.csv, .tsv), Parquet (.parquet) or answers (.sqlite); text formats may be gzipped (.gz)"
+)
 PARQUET_COLUMNS = ("id", "text", "labels")
 PARQUET_BATCH = 128
 """Rows per batch; small, because a small file can contain many copies of a long text."""
@@ -279,10 +283,18 @@ def read_parquet(path: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
         yield row, f"the file cannot be read further: {' '.join(str(error).split())[:200]}"
 
 
+def read_labelled(path: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
+    """The documents of an answers file with their current labels; the line is the number of the answer."""
+    for answer in read_answers(path):
+        if answer.action != "skip":
+            yield answer.number, {"id": answer.id, "text": answer.text, "labels": list(answer.labels)}
+
+
 READERS: dict[str, Callable[[Path], Iterator[tuple[int, Mapping[str, Any] | str]]]] = {
     "jsonl": read_jsonl,
     "table": read_table,
     "parquet": read_parquet,
+    "answers": read_labelled,
 }
 
 
@@ -305,7 +317,7 @@ def read_records(files: Iterable[Path], report: OnProblem, with_labels: bool = T
         for line, fields in READERS[format_of(path)](path):
             if not with_labels and not isinstance(fields, str):
                 fields = {**fields, "labels": []}
-            record = _parse_record(fields, str(path), line)
+            record = parse_record(fields, str(path), line)
             if isinstance(record, Problem):
                 report(record)
             else:
@@ -318,7 +330,7 @@ def read_fields(files: Iterable[Path]) -> Iterator[tuple[str, str]]:
         yield record.id or str(index), record.text
 
 
-def _parse_record(fields: Mapping[str, Any] | str, file: str, line: int) -> Record | Problem:
+def parse_record(fields: Mapping[str, Any] | str, file: str, line: int) -> Record | Problem:
     """The record of these fields, or the problem that makes it unusable."""
     if isinstance(fields, str):
         return Problem("unreadable", file, line, fields)

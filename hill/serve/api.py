@@ -38,7 +38,8 @@ Strategy = Literal["closure", "ancestors", "top-down", "path", "safe", "raw"]
 assert set(get_args(Strategy)) == {*STRATEGIES} - {"auto"}
 
 
-def _check_unicode(text: str) -> str:
+def check_unicode(text: str) -> str:
+    """The text, if it can be encoded as UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -49,7 +50,7 @@ def _check_unicode(text: str) -> str:
 def _check_text(text: str) -> str:
     if not text.strip():
         raise ValueError("is empty; expected words")
-    return _check_unicode(text)
+    return check_unicode(text)
 
 
 def _integral_to_int(value: Any) -> Any:
@@ -58,7 +59,7 @@ def _integral_to_int(value: Any) -> Any:
 
 
 Text = Annotated[str, AfterValidator(_check_text), Field(json_schema_extra={"pattern": r"\S"})]
-Name = Annotated[str, AfterValidator(_check_unicode)]
+Name = Annotated[str, AfterValidator(check_unicode)]
 
 _PREDICT_REQUEST_SCHEMA: dict[str, Any] = {
     "oneOf": [
@@ -201,11 +202,12 @@ class ErrorResponse(BaseModel):
     detail: str = Field(examples=["give either text or texts"])
 
 
-def _responses(descriptions: dict[int, str]) -> dict[int | str, dict[str, Any]]:
+def error_responses(descriptions: dict[int, str]) -> dict[int | str, dict[str, Any]]:
+    """Descriptions of error responses, for the OpenAPI description."""
     return {status: {"model": ErrorResponse, "description": text} for status, text in descriptions.items()}
 
 
-ERRORS = _responses(
+ERRORS = error_responses(
     {
         401: "The API key is missing or wrong.",
         404: "The model or label does not exist.",
@@ -214,7 +216,7 @@ ERRORS = _responses(
     }
 )
 """Error responses of every route, for the OpenAPI description."""
-PREDICT_ERRORS = _responses(
+PREDICT_ERRORS = error_responses(
     {
         400: "The body cannot be read.",
         409: "The model does not support this.",
@@ -290,7 +292,7 @@ async def predict(body: PredictRequest, request: Request, server: Server) -> JSO
     for label in body.explain if isinstance(body.explain, list) else []:
         _label_row(served, label)
     decoder = served.decoder(body.strategy, body.threshold)
-    finish = partial(_make_predictions, served, decoder, body)
+    finish = partial(make_predictions, served, decoder, body)
     return JSONResponse(
         {
             "model": served.name,
@@ -367,7 +369,7 @@ class _ScoredTexts(Predictor):
         return self._decoder
 
 
-def _make_predictions(served: ServedModel, decoder: Decoder, body: PredictRequest, scores: Matrix) -> list[Any]:
+def make_predictions(served: ServedModel, decoder: Decoder, body: PredictRequest, scores: Matrix) -> list[Any]:
     """The fields of `TextPrediction` per text."""
     taxonomy = served.predictor.taxonomy
     predictions = _ScoredTexts(taxonomy, decoder, scores).predictions(body.all_texts)

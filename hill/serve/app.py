@@ -25,6 +25,8 @@ from hill.serve.api import Server, ServerState
 from hill.serve.config import ServeConfig, check_address, read_key
 from hill.serve.middleware import RequestMiddleware, ServerMetrics, add_error_handlers, log_event, start_log
 from hill.serve.registry import ModelRegistry
+from hill.serve.review import Review
+from hill.serve.review import router as review_router
 from hill.serve.worker import Worker
 
 PAGE = Path(__file__).parent / "page"
@@ -37,8 +39,13 @@ CONTENT_SECURITY_POLICY = (
 # The application
 
 
-def make_app(registry: ModelRegistry, config: ServeConfig | None = None, key: str = "") -> FastAPI:
-    """The ASGI application that serves these models. With a key, requests must send it."""
+def make_app(
+    registry: ModelRegistry, config: ServeConfig | None = None, key: str = "", review: Review | None = None
+) -> FastAPI:
+    """The ASGI application that serves these models. With a key, requests must send it.
+
+    With a review, the page has a Review tab; its answers file is closed when the application ends.
+    """
     config, metrics = config or ServeConfig(), ServerMetrics()
     worker = Worker(config, metrics.batches.observe)
     metrics.queue.set_function(lambda: worker.queue_size)
@@ -48,6 +55,8 @@ def make_app(registry: ModelRegistry, config: ServeConfig | None = None, key: st
         worker.start()
         yield
         worker.close()
+        if review:
+            review.close()
 
     app = FastAPI(
         title="hill",
@@ -58,7 +67,9 @@ def make_app(registry: ModelRegistry, config: ServeConfig | None = None, key: st
         redoc_url=None,
     )
     app.state.server = ServerState(registry, worker, config, metrics)
+    app.state.review = review
     app.include_router(api.router)
+    app.include_router(review_router)
     app.include_router(annif.router)
     app.add_api_route("/healthz", _health, tags=["server"])
     app.add_api_route("/readyz", _readiness, tags=["server"], responses={503: {"description": "Not ready."}})
@@ -99,9 +110,9 @@ async def _page() -> FileResponse:
 # The server
 
 
-def bind(config: ServeConfig) -> socket.socket:
+def bind(config: ServeConfig, review: bool = False) -> socket.socket:
     """Bind a socket to the configured address, without listening yet; raise if the address is not allowed."""
-    check_address(config, read_key())
+    check_address(config, read_key(), review)
     family = socket.AF_INET6 if ":" in config.host or not config.host else socket.AF_INET
     # With an explicit protocol asyncio turns on TCP_NODELAY, which sends small responses without delay.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -115,7 +126,7 @@ def bind(config: ServeConfig) -> socket.socket:
     return bound
 
 
-def serve(registry: ModelRegistry, config: ServeConfig, bound: socket.socket) -> None:
+def serve(registry: ModelRegistry, config: ServeConfig, bound: socket.socket, review: Review | None = None) -> None:
     """Serve models on a socket from `bind` until SIGINT or SIGTERM; then finish the accepted requests."""
     start_log()
 
@@ -124,7 +135,7 @@ def serve(registry: ModelRegistry, config: ServeConfig, bound: socket.socket) ->
 
     server = uvicorn.Server(
         uvicorn.Config(
-            make_app(registry, config, read_key()),
+            make_app(registry, config, read_key(), review),
             http=LimitedConnection,
             ws="none",  # the limits do not apply to WebSockets
             backlog=BACKLOG,

@@ -70,8 +70,16 @@ def read_key(environment: Mapping[str, str] = os.environ) -> str:
     return environment.get(KEY, "").strip()
 
 
-def check_address(config: ServeConfig, key: str) -> None:
-    """Raise if other machines could reach the server without a key, unless `public` allows it."""
+def check_address(config: ServeConfig, key: str, review: bool = False) -> None:
+    """Raise if other machines could reach the server without a key, unless `public` allows it.
+
+    A review always needs a key, because its reviewers read the texts of the queue and write answers.
+    """
+    if review and not key and not _is_loopback(config.host):
+        raise ConfigError(
+            f"other machines can reach '{config.host}', and --review needs an API key then, also with --public; set "
+            f"{KEY}"
+        )
     if not key and not config.public and not _is_loopback(config.host):
         raise ConfigError(
             f"other machines can reach '{config.host}', and there is no API key; set {KEY}, or give --public to accept "

@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from playwright.sync_api import BrowserContext, Page, expect
 from hill.classifier import HillClassifier
 from hill.taxonomy import Taxonomy
 from tests.browser.chromium import open_browser
-from tests.browser.taxonomies import HOSTILE, PREDICTED, hostile_taxonomy, large_taxonomy
+from tests.browser.taxonomies import HOSTILE, IMAGE, PREDICTED, hostile_taxonomy, large_taxonomy
 from tests.conftest import animals_taxonomy, toy_documents
 
 KEY = "a key of this test"
@@ -90,11 +90,33 @@ def large(servers: list[str]) -> str:
     return servers[1]
 
 
-def _start(stack: ExitStack, folders: list[Path], key: str, log: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "hill", "serve", *map(str, folders), "--port", "0"]
+def _start(
+    stack: ExitStack, folders: list[Path], key: str, log: Path, options: Sequence[str] = ()
+) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "hill", "serve", *map(str, folders), "--port", "0", *options]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HILL_API_KEY": key}
     file = stack.enter_context(log.open("w"))
     return stack.enter_context(subprocess.Popen(command, env=environment, stderr=file))
+
+
+@pytest.fixture(scope="session")
+def reviews(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[str, Path]]]:
+    """Two servers with a queue, one long and one short: the address and the answers file of each."""
+    with ExitStack() as stack:
+        started, folders = [], [tmp_path_factory.mktemp(name) for name in ("long", "short")]
+        for folder, count in zip(folders, (60, 2), strict=True):
+            texts, _ = toy_documents(count, 5)
+            lines = [{"id": f"d{i}", "text": f"{text} {i}.", "reason": "uncertain"} for i, text in enumerate(texts)]
+            lines[0] |= {"text": f"{IMAGE} wing", "labels": ["fo"]}
+            (folder / "queue.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+            options = ("--review", str(folder / "queue.jsonl"))
+            started.append(_start(stack, [models.folders["animals"]], "", folder / "log", options))
+        yield [
+            (_address(process, folder / "log"), folder / "answers.sqlite")
+            for process, folder in zip(started, folders, strict=True)
+        ]
+        for process in started:
+            process.terminate()
 
 
 def _address(process: subprocess.Popen[bytes], log: Path) -> str:

@@ -1,5 +1,7 @@
 """Screenshots for the documentation, from a running server: light, dark, phone, two models, a table.
 
+From a server with a queue (`hill serve MODEL --review queue.jsonl`) it makes that of the Review tab instead.
+
 Use: python -m tests.browser.screenshots http://127.0.0.1:8000 docs/img
 """
 
@@ -49,8 +51,21 @@ def label_table(page: Page) -> None:
         page.wait_for_selector("#progress:has-text('32 of')", timeout=120_000)
 
 
+def review_document(browser: Browser, address: str, out: Path) -> None:
+    page = open_page(browser, f"{address}/#review", viewport={"width": 1280, "height": 800})
+    page.get_by_label("Your name").fill("Ann")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#review-title:focus")
+    page.keyboard.press("a")
+    page.wait_for_selector("#review-progress:has-text('by you')")
+    page.wait_for_timeout(500)
+    page.screenshot(path=out / "page-review.png")
+
+
 def main(address: str, out: Path) -> None:
     with open_browser() as browser:
+        if open_page(browser, address).is_visible("#tab-review"):
+            return review_document(browser, address, out)
         for name, context in VIEWS.items():
             page = open_page(browser, address, **context)
             explain_example(page)

@@ -144,6 +144,14 @@ def test_uris_are_read(model: Path, tmp_path: Path) -> None:
         find_parts("nowhere://a/b", Cut(), tmp_path)
 
 
+def test_answers_are_no_input(tmp_path: Path) -> None:
+    for name in ("a.jsonl", "answers.sqlite"):
+        (tmp_path / name).write_text('{"text": "a"}\n')
+    assert [part.name for part in find_parts(str(tmp_path), Cut(), tmp_path / "out")] == ["a.jsonl.parquet"]
+    with pytest.raises(DataError, match="has answers; write them to a JSONL file first: hill export-labels"):
+        find_parts(str(tmp_path / "answers.sqlite"), Cut(), tmp_path / "out")
+
+
 def parts_with_rows(source: Path, cut: Cut) -> tuple[list[Part], list[InputRow]]:
     parts = find_parts(str(source), cut, source / "out")
     return parts, [row for part in parts for chunk in read_rows(part) for row in chunk]

@@ -535,7 +535,7 @@ def test_the_command_loads_models_with_their_explainer(
     served: list[Any] = []
     monkeypatch.setattr(
         "hill.serve.app.serve",
-        lambda registry, config, bound: served.extend((registry, config, bound, bound.getsockname()[0])),
+        lambda registry, config, bound, _: served.extend((registry, config, bound, bound.getsockname()[0])),
     )
     serve_command.serve([tmp_path / "mine"] * 2, port=0, queue=300, allow_host=["one", "two"])
     registry, config, bound, address = served

@@ -18,7 +18,9 @@ import pytest
 import requests
 from hypothesis import HealthCheck, given, settings
 
+from hill.data.answers import backup_path, read_answers
 from hill.export import OnnxClassifier
+from tests.command import hill
 from tests.conftest import ROOT
 from tests.serve.test_api import TEXTS, expected_prediction
 
@@ -196,9 +198,51 @@ def test_key_in_the_environment_and_sigint(exported: Path) -> None:
         assert "s3cret" not in json.dumps(server.end(signal.SIGINT))
 
 
+def test_reviewers_at_two_servers_with_the_same_answers(exported: Path, tmp_path: Path) -> None:
+    """No answer is lost, no document is answered twice, and the end of the servers leaves a backup."""
+    queue, answers = tmp_path / "queue.jsonl", tmp_path / "labels.sqlite"
+    queue.write_text("".join(json.dumps({"text": f"{text} {i}"}) + "\n" for i, text in enumerate(TEXTS)))
+    options = (exported, "--review", queue, "--answers", answers)
+
+    def review(number: int) -> int:
+        url, body = f"{servers[number % 2].url}/v1/review", {"reviewer": "ann", "session": str(number)}
+        for count in range(len(TEXTS) + 1):
+            task = requests.post(f"{url}/next", json=body, timeout=60).json()
+            if task["document"] is None:
+                return count
+            answer = body | {"document": task["document"]["key"], "action": "correct", "labels": ["p"]}
+            assert requests.post(f"{url}/answers", json=answer, timeout=60).status_code == 200
+        raise AssertionError("there are more documents than texts")
+
+    with ThreadPoolExecutor(4) as pool, running_server(*options) as first, running_server(*options) as second:
+        servers = [first, second]
+        counts = list(pool.map(review, range(4)))
+        logs = [server.end() for server in servers]
+    assert sum(counts) == len(TEXTS) == len(read_answers(answers)) == len(read_answers(backup_path(answers)))
+    assert all(TEXTS[0].split()[0] not in json.dumps(log) for log in logs)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["labels.sqlite", "labels.sqlite.bak", "queue.jsonl"]
+
+
+def test_a_queue_or_an_answers_file_that_cannot_be_used_is_one_line(exported: Path, tmp_path: Path) -> None:
+    queue, answers = tmp_path / "queue.jsonl", tmp_path / "answers.sqlite"
+    queue.write_text("")
+    refused = hill("serve", exported, "--port", "0", "--review", queue)
+    assert refused.returncode == 2 and "has no documents; expected one per line" in refused.stderr
+    queue.write_text('{"text": "wing"}\n')
+    answers.write_text("damaged")
+    refused = hill("serve", exported, "--port", "0", "--review", queue)
+    assert refused.returncode == 2 and f"answers file '{answers}' is damaged" in refused.stderr
+    assert refused.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (
+            ["--review", "q", "--public", "--host", "0.0.0.0"],
+            "hill: other machines can reach '0.0.0.0', and --review needs",
+        ),
         (["--host", "0.0.0.0"], "hill: other machines can reach '0.0.0.0', and there is no API key; set HILL_API_KEY"),
         (["--port", "TAKEN"], "hill: cannot listen on 127.0.0.1:"),
     ],

@@ -5,6 +5,7 @@ import { Controls } from "./controls.js";
 import { announce, count, debounce, find, plural } from "./dom.js";
 import { makeExample } from "./example.js";
 import { Panel } from "./panel.js";
+import { startReview } from "./review.js";
 import { Table } from "./table.js";
 import { Why } from "./why.js";
 
@@ -28,6 +29,7 @@ async function start() {
     listen();
     await arrange();
     new Table(controls);
+    await startReview(controls.model.value);
     document.body.classList.add("ready");
   } catch (error) {
     fail(error);
@@ -98,7 +100,7 @@ async function choose(panel, label) {
 
 // The tabs, with mouse and arrow keys.
 function startTabs() {
-  const tabs = [find("tab-text"), find("tab-table")];
+  const tabs = ["tab-text", "tab-table", "tab-review"].map(find);
   const select = (selected) => {
     for (const tab of tabs) {
       tab.setAttribute("aria-selected", String(tab === selected));
@@ -106,14 +108,17 @@ function startTabs() {
       find(tab.getAttribute("aria-controls")).hidden = tab !== selected;
     }
     document.body.classList.toggle("tables", selected === tabs[1]);
+    document.body.classList.toggle("reviewing", selected === tabs[2]);
     selected.focus();
   };
-  tabs.forEach((tab, index) => {
+  for (const tab of tabs) {
     tab.addEventListener("click", () => select(tab));
     tab.addEventListener("keydown", (event) => {
-      if (event.key === "ArrowRight" || event.key === "ArrowLeft") select(tabs[1 - index]);
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      const shown = tabs.filter((other) => !other.hidden);
+      if (step) shown.at((shown.indexOf(tab) + step) % shown.length).click();
     });
-  });
+  }
 }
 
 function fail(error) {

@@ -28,7 +28,14 @@ export class Search {
     }
   }
 
+  // The first label that is found for the words in the field, which may be newer than the list.
+  async chooseFirst() {
+    if (this.shown !== this.field.value.trim()) await this.search();
+    if (this.shown === this.field.value.trim()) this.list.querySelector("button")?.click();
+  }
+
   show(words, { total, labels }) {
+    this.shown = words;
     this.list.replaceChildren(...labels.map((label) => el("li", {}, this.hit(label))));
     if (!labels.length) this.list.append(el("li", { class: "muted" }, `No label's name or id contains “${words}”.`));
     else if (total > labels.length) {
@@ -64,7 +71,7 @@ export class Search {
 
   moveFromField(event) {
     if (event.key === "ArrowDown") this.list.querySelector("button")?.focus();
-    else if (event.key === "Enter") this.list.querySelector("button")?.click();
+    else if (event.key === "Enter") this.chooseFirst();
     else return;
     event.preventDefault();
   }
