@@ -63,6 +63,8 @@ ENSEMBLE_FILE = "ensemble.json"
 MEMBER_FOLDER = re.compile(r"member-\d{1,3}")
 DECODING = ("decode_config", "thresholds", "calibrator", "decode_note", "metrics")
 """Attributes that tuning on dev sets."""
+MEMBER_SECONDS, TIMED_SECONDS = 1800.0, 5.0
+"""Maximum time for the linear model without a time limit, and seconds after which its time is estimated."""
 MEMBER_SHARE = 0.3
 """Share of a time limit that fitting the linear model may take."""
 MEASURED_SHARE = 0.03
@@ -248,7 +250,7 @@ class HillClassifier(Predictor, ModelHubMixin):
         config, member, reserved = self.train_config, None, 0.0
         limit = 60 * config.minutes
         if config.ensemble:
-            fitting = self._fit_member(train, MEMBER_SHARE * limit)
+            fitting = self._fit_member(train, MEMBER_SHARE * limit if limit else MEMBER_SECONDS)
             member = BackgroundFit(fitting) if device.type == "cuda" else (yield from fitting)
         with enough_memory():
             session = self._start(train)
@@ -307,7 +309,7 @@ class HillClassifier(Predictor, ModelHubMixin):
     def _fit_member(
         self, train: Documents, seconds: float
     ) -> Generator[StageProgress | Notice, None, HillClassifier | None]:
-        """Fit a linear model as a member; None if it would take longer than this many seconds (0: no limit)."""
+        """Fit a linear model as a member; None if it would take longer than this many seconds."""
         settings: Groups = {
             "train": {"seed": self.train_config.seed, "device": "cpu"},
             "decode": {"keep": self.decode_config.keep},
@@ -315,11 +317,13 @@ class HillClassifier(Predictor, ModelHubMixin):
         member = HillClassifier(self.taxonomy, "linear", settings, preset=None)
         model = member._start(train).model
         (split,) = yield from member._tokenise(train)
-        start = time.monotonic()
+        first, start = 0, 0.0
         for done, total in model.fit(split.tokens, split.labels, self.train_config.seed):
+            if not first:  # the first label waits for vectors, and maybe for the compiler
+                first, start = done, time.monotonic()
             spent = time.monotonic() - start
-            if seconds and spent > 2 and spent / done * total > seconds:
-                yield Notice(f"the linear model would take {spent / done * total / 60:.0f} minutes; it is left out")
+            if spent > TIMED_SECONDS and (needed := spent / max(done - first, 1) * total) > seconds:
+                yield Notice(f"the linear model would take {needed / 60:.0f} minutes; it is left out")
                 return None
             yield StageProgress("linear model", done, total)
         member._session = None

@@ -62,6 +62,12 @@ def test_what_has_weights_per_label_is_left_out_with_many_labels() -> None:
     assert chosen(replace(WOS, has_names=False))["model"]["name_weight"] == 0
 
 
+def test_very_many_labels_start_from_centroids() -> None:
+    train = chosen(replace(WOS, documents=98_505, labels=98_505))["train"]
+    assert train["head_start"] == "on" and chosen(WOS)["train"]["head_start"] == "off"
+    assert train["batch_size"] * train["steps"] == pytest.approx(2 * 98_505, rel=0.01)
+
+
 def test_rates_follow_the_width_of_the_encoder() -> None:
     rates = [chosen(replace(WOS, width=width))["train"]["encoder_lr"] for width in (384, 768, 1024)]
     assert rates == [2e-4, 5e-5, 2e-5]
@@ -132,7 +138,7 @@ def test_every_preset_is_described() -> None:
 # Time limits
 
 SETTINGS: Groups = {
-    "train": {"batch_size": 10, "accumulate": 1, "steps": 1_000, "epochs": 1, "freeze": 0},
+    "train": {"batch_size": 10, "accumulate": 1, "steps": 1_000, "epochs": 1, "freeze": 0, "head_start": "off"},
     "data": {"max_length": 512},
 }
 LENGTHS = np.full(50, 100)
@@ -177,6 +183,16 @@ def test_plans_end_in_time(seconds: float, test: int) -> None:
     plan = planned(seconds, test=test)
     assert duration(plan, SPEED, 5_000, test) <= 0.9 * seconds
     assert plan.reserved >= 0.002 * test * plan.settings["data"]["max_length"] / 512
+
+
+def test_a_head_start_takes_time_too() -> None:
+    steps = [planned(60).settings["train"]["steps"]]
+    SETTINGS["train"]["head_start"] = "on"
+    try:
+        steps.append(planned(60).settings["train"]["steps"])
+    finally:
+        SETTINGS["train"]["head_start"] = "off"
+    assert steps[0] - steps[1] == pytest.approx(0.002 * 5_000 / (10 * 0.01), abs=2)  # reading documents, in steps
 
 
 def test_a_frozen_encoder_reads_every_training_document_in_time() -> None:
@@ -343,6 +359,7 @@ def test_trained_models_become_an_ensemble(mixed: HillClassifier, settings: Grou
 def test_a_linear_model_that_takes_too_long_is_left_out(settings: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
     def slow(self: Any, tokens: Any, labels: Any, seed: int) -> Iterator[tuple[int, int]]:
         yield 1, 1_000
+        yield 2, 1_000
 
     clock = iter(range(0, 10**6, 60))
     classifier = HillClassifier(animals_taxonomy(), settings=settings)
