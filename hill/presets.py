@@ -206,6 +206,7 @@ def _paper(facts: Facts) -> Choice:
         "temperature": 1.0,
         "negatives": "all",
         "classifier": "concat",
+        "whole_label_map": facts.labels <= MAX_NAMED,  # a matrix of labels × labels
         "readout": "sum",
         "loss": "bce",
         "name_weight": 0.0,

@@ -97,6 +97,9 @@ class HILLConfig(LargeLabelConfig, TextConfig):
     """Input of the classifier: concat [h_D; h_T], text h_D, or tree h_T."""
     hidden: int = 0
     """Width d_V of the nodes; 0 for that of the text encoder."""
+    whole_label_map: bool = False
+    """Whether the first matrix of the projector's label axis (L, L) is learned as a whole, as in the released code. Only
+    its row sums count, so by default only these are learned."""
     readout: str = "sum"
     """How the nodes of a level of the tree, or of a convolution, become one vector: sum, mean or max."""
     readout_dropout: float = 0.5
@@ -145,27 +148,38 @@ class LabelMap(nn.Module):
 
     Here s is `slope`, b1 `offset`, W2 `weight` and b2 `bias`. Above `FULL_RANK` labels, W2 is the product of `outer`
     (L, r) and `weight` (r, L).
+
+    With `whole`, W1 is the parameter `first` (L, L), as in the released code, and s its row sums. The function is the
+    same, but not the learning: all entries of a row have the same gradient, so a step of Adam moves s L times as far.
     """
 
     parents: Tensor
     outer: nn.Parameter | None
+    slope: Tensor
 
-    def __init__(self, parents: Tensor, nodes: int) -> None:
+    def __init__(self, parents: Tensor, nodes: int, whole: bool = False) -> None:
         super().__init__()
         labels = len(parents)
         rank = LOW_RANK if labels > FULL_RANK else labels
         self.nodes = nodes
         self.register_buffer("parents", parents, persistent=False)
-        self.slope = nn.Parameter(torch.empty(labels))
+        self.first = nn.Parameter(torch.empty(labels, labels).normal_(0.0, 0.02)) if whole else None
+        if not whole:
+            self.slope = nn.Parameter(torch.empty(labels))
         self.offset = nn.Parameter(torch.zeros(labels))
         self.bias = nn.Parameter(torch.zeros(labels))
         self.outer = nn.Parameter(torch.empty(labels, rank)) if rank < labels else None
         self.weight = nn.Parameter(torch.empty(rank, labels))
         # As in the released code: row sums of N(0, 0.02²) weights; entries of W2, or of its product, N(0, 0.02²).
-        nn.init.normal_(self.slope, 0.0, 0.02 * labels**0.5)
+        if not whole:
+            nn.init.normal_(self.slope, 0.0, 0.02 * labels**0.5)
         if self.outer is not None:
             nn.init.normal_(self.outer, 0.0, (0.02 / rank**0.5) ** 0.5)
         nn.init.normal_(self.weight, 0.0, 0.02 if self.outer is None else (0.02 / rank**0.5) ** 0.5)
+
+    def slopes(self) -> Tensor:
+        """The row sums s of W1 (L)."""
+        return self.slope if self.first is None else self.first.sum(dim=1)
 
     def node_input(self, features: Tensor, dropout: float) -> Tensor:
         """Features z (B, D) to the input of the level-1 nodes, with dropout: (B, N, D)."""
@@ -177,7 +191,7 @@ class LabelMap(nn.Module):
         fold = partial(_sum_children, parents=self.parents, count=self.nodes)
         weight, bias = fold(self.weight), fold(self.bias[:, None])[:, 0]
         nodes: Tensor = structure_kernels().FoldedMap.apply(
-            features, self.slope, self.offset, weight, bias, seed, dropout
+            features, self.slopes(), self.offset, weight, bias, seed, dropout
         )
         return nodes
 
@@ -191,14 +205,15 @@ class LabelMap(nn.Module):
 
     def _piecewise_linear(self, features: Tensor, weight: Tensor) -> Tensor:
         """Σ_k weight[:, k] ReLU(slope_k x + offset_k) for every feature x: (B, D) to (B, D, rows of weight)."""
-        flat = self.slope == 0
-        breakpoints = torch.where(flat, torch.inf, -self.offset / torch.where(flat, 1.0, self.slope))
+        slope = self.slopes()
+        flat = slope == 0
+        breakpoints = torch.where(flat, torch.inf, -self.offset / torch.where(flat, 1.0, slope))
         breakpoints, order = breakpoints.detach().sort()
         # Left of all breakpoints, units with a negative slope are active; each breakpoint changes one unit.
-        falling = (self.slope < 0).to(weight.dtype)
-        first_slope = weight @ (falling * self.slope)
+        falling = (slope < 0).to(weight.dtype)
+        first_slope = weight @ (falling * slope)
         first_value = weight @ (falling * self.offset + flat * self.offset.relu())
-        changes = torch.stack([self.slope.abs(), self.slope.sign() * self.offset])[:, order, None]  # (2, L, 1)
+        changes = torch.stack([slope.abs(), slope.sign() * self.offset])[:, order, None]  # (2, L, 1)
         changes = weight.T[order] * changes  # (2, L, rows)
         count = changes.shape[1]
         if use_matmul(changes, count):
@@ -303,7 +318,7 @@ class StructureEncoder(nn.Module):
         self.readout = config.readout
         linear = (nn.Linear(width, self.hidden), nn.ReLU(), nn.Linear(self.hidden, self.hidden))
         self.features = nn.Sequential(*linear, nn.Dropout(config.dropout))
-        self.labels = LabelMap(parents, nodes)
+        self.labels = LabelMap(parents, nodes, config.whole_label_map)
         self.dropout = nn.Dropout(config.dropout)
         self.units = None
 
@@ -456,7 +471,7 @@ class HILL(LargeLabelModel):
         # λ is smaller with many labels: L_C is a mean over labels, and its gradients shrink with their number
         many = config.loss == "bce" and 0 < config.contrast_labels < labels
         self.contrast_weight = config.contrast * (config.contrast_labels / labels if many else 1.0)
-        for name in ("leaf_units", "name_weight"):
+        for name in ("leaf_units", "name_weight", "whole_label_map"):
             if (value := getattr(config, name)) and (labels > FULL_RANK or self.sampled_loss is not None):
                 limit = f"at most {FULL_RANK:,} labels" if labels > FULL_RANK else "model.sample=0"
                 raise ConfigError(f"model.{name} is {value:g}, which needs {limit}, not {labels:,}; set model.{name}=0")
@@ -501,7 +516,8 @@ class HILL(LargeLabelModel):
     def axes(self) -> dict[str, str]:
         """The weights whose shape depends on the taxonomy."""
         second = {"weight": "ZZ"} if self.structure.labels.outer is None else {"outer": "Z-", "weight": "-Z"}
-        label_map = {"slope": "L", "offset": "L", "bias": "Z"} | second
+        first = {"slope": "L"} if self.structure.labels.first is None else {"first": "LZ"}
+        label_map = first | {"offset": "L", "bias": "Z"} | second
         axes = super().axes | {f"structure.labels.{name}": letters for name, letters in label_map.items()}
         if self.head_leaves is not None:
             axes |= {"structure.units.read.weight": "L-", "structure.units.read.bias": "L", "head_leaves.weight": "LZ"}

@@ -196,3 +196,35 @@ def test_zlpr_is_its_definition() -> None:
     assert zlpr_loss(logits, labels).item() == pytest.approx(sum(by_hand) / 4, rel=1e-6)
     logits.requires_grad_()
     assert torch.autograd.grad(zlpr_loss(logits, labels), logits)[0].isfinite().all()
+
+
+def test_a_whole_label_map_learns_as_the_released_code_and_row_sums_alone_do_not() -> None:
+    """The oracle repeats the features for each label and maps the label axis by two whole matrices."""
+    torch.manual_seed(0)
+    count, parents = 9, torch.tensor([0, 0, 1, 1, 1, 2, 2, 0, 2])
+    whole, folded = LabelMap(parents, 3, whole=True).double(), LabelMap(parents, 3).double()
+    assert whole.first is not None
+    first, second = (weight.detach().clone().requires_grad_() for weight in (whole.first, whole.weight))
+    offset, bias = (torch.zeros(count, 1, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    folded.load_state_dict({"slope": whole.first.detach().sum(1), **whole.state_dict()}, strict=False)
+    features, wanted = torch.randn(5, 4, dtype=torch.float64), torch.randn(5, 4, 3, dtype=torch.float64)
+    received = torch.zeros(3, count, dtype=torch.float64).index_put(
+        (parents, torch.arange(count)), torch.ones(()).double()
+    )
+
+    def released(features: Tensor) -> Tensor:
+        copies = features[:, None].expand(-1, count, -1)  # (B, L, D)
+        leaves = second @ F.relu(first @ copies + offset) + bias
+        return (received @ leaves).transpose(1, 2)
+
+    runs = [(whole, list(whole.parameters())), (folded, list(folded.parameters()))]
+    results = []
+    for function, weights in [(released, [first, second, offset, bias]), *runs]:
+        optimiser = torch.optim.Adam(weights, lr=0.01)
+        for _ in range(20):
+            optimiser.zero_grad()
+            (function(features) - wanted).square().sum().backward()
+            optimiser.step()
+        results.append(function(features).detach())
+    assert (results[0] - results[1]).abs().max() < 1e-9
+    assert (results[0] - results[2]).abs().max() > 1e-3

@@ -40,6 +40,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "hill-random": ("hill", {"method": "random"}),
     "hill-rcnn": ("hill", {**SMALL, "method": "taxonomy"}),
     "hill-names": ("hill", {"name_weight": 10.0}),
+    "hill-whole": ("hill", {"whole_label_map": True}),
     "hill-units": ("hill", {"leaf_units": 3, "hidden": 12}),
     "hill-units-text": ("hill", {"leaf_units": 2, "classifier": "text"}),
     "hill-units-gin": ("hill", {"leaf_units": 2, "name_weight": 5.0, "structure": "gin"}),
