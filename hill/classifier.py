@@ -393,7 +393,9 @@ class HillClassifier(Predictor, ModelHubMixin):
             if other.taxonomy != first.taxonomy:
                 raise ConfigError(f"'{folder}' has another taxonomy than '{folders[0]}'; train both with the same one")
         documents.check(first.taxonomy)
-        members = [*first.members, *(each for other in others for each in (other, *other.members))]
+        members: list[Any] = list(first.members)
+        for other in others:
+            members += [other, *other.members]
         config = DecodeConfig(keep=first.decode_config.keep)
         for model in (first, *members):
             model.members, model.mixture, model.decode_config = (), None, config

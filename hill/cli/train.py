@@ -127,8 +127,8 @@ def ensemble(
     from hill.io import check_model
     from hill.train.checkpoint import check_output_folder
 
-    for model in models:
-        check_model(model)
+    for folder in models:
+        check_model(folder)
     check_output_folder(out, False, data)
     splits = read_data(data, HillClassifier.load(models[0]).taxonomy)
     documents = splits.get("dev") or splits.get("data")
@@ -139,8 +139,9 @@ def ensemble(
     print_metrics(classifier.metrics)
     print(classifier.decode_note)
     assert classifier.mixture is not None
-    for model, weights in zip((classifier, *classifier.members), classifier.mixture.weights, strict=True):
-        print(f"weights of {model.name} per level: {', '.join(f'{weight:.2f}' for weight in weights)}")
+    names = [classifier.name, *(str(getattr(member, "name", "")) for member in classifier.members)]
+    for name, weights in zip(names, classifier.mixture.weights, strict=True):
+        print(f"weights of {name} per level: {', '.join(f'{weight:.2f}' for weight in weights)}")
     print(f'saved to {out}; try: hill predict {out} "a text"')
 
 

@@ -98,8 +98,8 @@ class HILLConfig(LargeLabelConfig, TextConfig):
     hidden: int = 0
     """Width d_V of the nodes; 0 for that of the text encoder."""
     whole_label_map: bool = False
-    """Whether the first matrix of the projector's label axis (L, L) is learned as a whole, as in the released code. Only
-    its row sums count, so by default only these are learned."""
+    """Whether the first matrix of the projector's label axis (L, L) is learned as a whole, as in the released code.
+    Only its row sums count, so by default only these are learned."""
     readout: str = "sum"
     """How the nodes of a level of the tree, or of a convolution, become one vector: sum, mean or max."""
     readout_dropout: float = 0.5
