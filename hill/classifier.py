@@ -204,24 +204,24 @@ class HillClassifier(Predictor, ModelHubMixin):
 
     def fit(
         self,
-        texts: Sequence[str] | str | os.PathLike[str],
+        texts: Sequence[str] | dict[str, Documents] | str | os.PathLike[str],
         labels: Any = None,
         out: str | os.PathLike[str] | None = None,
     ) -> Self:
-        """Train on texts and the labels of each, or on a data file or folder.
+        """Train on texts and the labels of each, on a data file or folder, or on what `read_data` returns.
 
         Labels are ids, names or paths: a list of labels per text, or one label per text; or a 0/1 matrix (texts, L) as
         `indicator` makes it.
         """
         if self._stored is not None:
             self._reset()
-        if isinstance(texts, str | os.PathLike):
+        if isinstance(texts, str | os.PathLike | dict):
             if labels is not None:
                 raise DataError(
                     f"texts is {reprlib.repr(texts)} and labels are given; expected a list of texts with their labels, "
                     "or a data file or folder without labels"
                 )
-            data = read_data(texts, self.taxonomy)
+            data = texts if isinstance(texts, dict) else read_data(texts, self.taxonomy)
         else:
             data = {"train": make_documents(texts, labels, self.taxonomy)}
         with TemporaryDirectory() as scratch:

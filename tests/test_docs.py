@@ -168,6 +168,9 @@ def world(tmp_path_factory: pytest.TempPathFactory, tiny_encoder: Path) -> Path:
         (world / name).write_text(f"id\tparents\tname\n{table}")
     (world / "NEW").write_text((world / "NEW").read_text() + "cs.CL\tcs\tComputation and Language\n")
     (world / "texts.csv").write_text("id,text\n" + "".join(f"{i},{' '.join(WORDS['p'])}\n" for i in range(5)))
+    rows = [f"{' '.join(WORDS[name])} {i},{area},{name}\n" for i in range(8) for area, name in (("x", "m"), ("y", "p"))]
+    (world / "articles.csv").write_text(f"Title,area,topic\n{''.join(rows)}")
+    (world / "topics.txt").write_text("x > m\ny > p\n")
     (world / "run.toml").write_text("[train]\nepochs = 2\n")
     for part in ("docs/examples", "examples"):
         shutil.copytree(ROOT / part, world / part)

@@ -18,12 +18,21 @@ app = typer.Typer(
     help="Classify text into a taxonomy.", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False
 )
 
-DATA_HELP = "JSONL, CSV or Parquet with text and labels, or a folder with train, dev and test files."
+DATA_HELP = (
+    "JSONL, CSV, Excel or Parquet with text and labels; a folder with train, dev and test files; or a folder that "
+    "save_to_disk of Hugging Face datasets wrote."
+)
 TAXONOMY_HELP = "Labels and their parents: a table, parent-child lines, paths, JSON or SKOS."
 
 Data = Annotated[Path, typer.Argument(help=DATA_HELP)]
 TaxonomyFile = Annotated[Path, typer.Option("--taxonomy", help=TAXONOMY_HELP)]
 Language = Annotated[str, typer.Option(help="Language of the labels, if the taxonomy has several.")]
+TextColumn = Annotated[str, typer.Option(help="Name of the column with the texts.")]
+LabelsColumn = Annotated[
+    list[str] | None,
+    typer.Option(help="Name of the column with the labels (default: labels). Repeat it for the levels of a path."),
+]
+Separator = Annotated[str, typer.Option(help="Separator between labels in one cell. Default: '|', ';' or ','.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Model = Annotated[Path, typer.Argument(help="Folder of a trained or exported model.")]
 

@@ -112,7 +112,8 @@ def test_evaluate(folder: Path) -> None:
 def test_predict_texts_lines_and_files(folder: Path) -> None:
     texts = ["leaf root bark", "wing beak nest"]
     found = json.loads(hill("predict", folder / "model", *texts, "--json").stdout)
-    assert [item["text"] for item in found] == texts and set(found[0]) == {"text", "labels", "scores", "paths"}
+    keys = {"text", "labels", "names", "scores", "paths"}
+    assert [item["text"] for item in found] == texts and set(found[0]) == keys
     shown = hill("predict", folder / "model", stdin="leaf root bark\n\nwing beak nest\n").stdout
     assert shown.startswith("leaf root bark\n") and "wing beak nest" in shown
     out = folder / "predicted.jsonl"

@@ -15,9 +15,9 @@ from rich.console import Console
 
 from hill.data import read_data
 from hill.data.check import check, print_check
-from hill.data.readers import read_fields
+from hill.data.readers import read_fields, read_xlsx
 from hill.errors import DataError
-from hill.research.datasets import prepare, read_xlsx
+from hill.research.datasets import prepare
 from hill.settings import make, read_settings
 from hill.taxonomy import Taxonomy, read_taxonomy, write_taxonomy
 from hill.tree import build_tree

@@ -6,8 +6,8 @@ from pathlib import Path
 import openpyxl
 import pytest
 
+from hill.data.readers import read_xlsx
 from hill.errors import ConfigError, DataError
-from hill.research.datasets import read_xlsx
 from tests.fuzz.seeds import workbook
 
 
