@@ -342,8 +342,8 @@ def read_arrow(path: Path, columns: ColumnNames, with_labels: bool) -> Iterator[
                     for fields in chosen.slice(start, PARQUET_BATCH).to_pylist():
                         row += 1
                         yield row, _name_classes(fields, class_names)
-    except (arrow.ArrowException, OSError, ValueError, OverflowError) as error:
-        yield row, f"the file cannot be read further: {' '.join(str(error).split())[:200]}"
+    except (arrow.ArrowException, MemoryError, OSError, ValueError, OverflowError) as error:
+        yield row, f"the file cannot be read further: {' '.join(str(error).split())[:200] or 'out of memory'}"
 
 
 def _class_names(schema: Any) -> dict[str, list[str]]:
@@ -366,8 +366,8 @@ def _name_classes(fields: dict[str, Any], class_names: dict[str, list[str]]) -> 
         if column in fields:
             value = fields[column]
             numbers = value if isinstance(value, list) else [value]
-            labels = [names[n] if isinstance(n, int) and n < len(names) else n for n in numbers if n not in (None, -1)]
-            fields[column] = labels
+            given = [number for number in numbers if isinstance(number, int) and number >= 0]
+            fields[column] = [names[number] if number < len(names) else number for number in given]
     return fields
 
 

@@ -142,7 +142,7 @@ def dataset_table() -> pa.Table:
 
 def save_dataset(folder: Path, shards: int = 1) -> Path:
     """The files of `Dataset.save_to_disk`."""
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     names = [f"data-{shard:05}-of-{shards:05}.arrow" for shard in range(shards)]
     table, size = dataset_table(), -(-len(TABLE["text"]) // shards)
     for shard, name in enumerate(names):

@@ -91,6 +91,12 @@ def _parquet() -> list[Files]:
     return [drawn._parquet({**columns, "labels": [["bat"], ["m"]]})]
 
 
+def _arrow() -> list[Files]:
+    from tests.data.test_columns import save_dataset
+
+    return [seeds.written(lambda folder, _: save_dataset(folder), "")]
+
+
 def _gzipped() -> list[Files]:
     return [{f"{name}.gz": gzip.compress(files[name], mtime=0) for name in files} for files in _jsonl() + _table()]
 
@@ -185,6 +191,7 @@ def readers() -> dict[str, Reader]:
         Reader("data-csv", _table, read, lambda: documents["csv"] | documents["tsv"], 4),
         Reader("data-gzip", _gzipped, read, None, 2),
         Reader("data-parquet", _parquet, read, lambda: documents["parquet"], 2),
+        Reader("data-arrow", _arrow, read),
         Reader("xlsx", _book, _sheet, None, 4),
         Reader("prepare-wos", seeds.wos, partial(_prepare, "wos"), None, 2),
         Reader("prepare-rcv1", _rcv1, partial(_prepare, "rcv1"), None, 1),
