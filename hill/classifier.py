@@ -7,6 +7,7 @@ import re
 import reprlib
 import threading
 import time
+from abc import ABCMeta
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from hill.card import TRAINING_FILE, ModelFacts, describe_training, make_card, public_settings
 from hill.data import Documents, read_data
-from hill.data.documents import check_label_sets, check_texts, label_documents
+from hill.data.documents import as_list, check_label_sets, check_texts, label_documents
 from hill.data.seen import SEEN_FILE, Hashes, read_seen, seen_document, text_hashes
 from hill.data.tokens import Tokens, cached_tokens, join_tokens, tokenize
 from hill.data.windows import score_windows
@@ -38,7 +39,7 @@ from hill.models.base import COUNTS_FILE, new_text_encoder
 from hill.models.inference import Inference, SavedModel, find_device, load_saved
 from hill.predictor import Predictor, ScoredBatch
 from hill.presets import Plan, choose, describe, fit_to_time
-from hill.settings import Groups, by_group, check_at_least, check_one_of, make, to_dict
+from hill.settings import Groups, by_group, check_at_least, check_one_of, find_setting, make, to_dict
 from hill.sparse import assemble_rows, max_entries
 from hill.taxonomy import Taxonomy, read_taxonomy
 from hill.train import Session, Split, TrainConfig
@@ -52,6 +53,8 @@ from hill.train.warm_start import WarmStartReport, build_warm
 from hill.types import IntArray
 
 Config = TypeVar("Config")
+PARAMETERS = frozenset(("taxonomy", "model", "settings", "preset"))
+"""The parameters of `HillClassifier` that are not settings."""
 GROUPS = ("model", "train", "data", "decode")
 """The groups of settings."""
 HUB_FILES = ["*.json", "*.safetensors", CARD]
@@ -98,7 +101,22 @@ def config_types(model: Any) -> dict[str, type]:
     return {"model": MODELS[model].Config, "train": TrainConfig, "data": DataConfig, "decode": DecodeConfig}
 
 
-class HillClassifier(Predictor, ModelHubMixin):
+HELP = (
+    *("fit", "predict", "predict_proba", "predict_paths", "predict_indicator", "predictions", "explain"),
+    *("evaluate", "score", "indicator", "classes_", "taxonomy", "settings", "get_params", "set_params"),
+    *("save", "load", "save_pretrained", "from_pretrained", "push_to_hub", "training"),
+)
+"""What `help(HillClassifier)` shows."""
+
+
+class _ShortHelp(ABCMeta):
+    """`help` shows the names that `dir` of the class lists; the rest is for other modules of this package."""
+
+    def __dir__(cls) -> list[str]:
+        return list(HELP)
+
+
+class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
     """Classifies texts into a taxonomy; a scikit-learn estimator whose samples are texts.
 
     As in scikit-learn, the constructor checks nothing: a wrong taxonomy or setting is an error of `fit`, or of the
@@ -110,6 +128,11 @@ class HillClassifier(Predictor, ModelHubMixin):
         settings: settings by group, such as {"train": {"epochs": 3}}; they override those of the preset.
         preset: auto, paper or fast: settings that `fit` chooses from the data and the device (docs/presets.md); None
             for the defaults of all settings.
+        keywords: settings by name, such as epochs=3 or encoder="mpnet"; they override `settings`. A name that two
+            groups have is written with its group, such as decode__keep.
+
+    >>> HillClassifier("taxonomy.tsv", epochs=3, encoder="mpnet").train_config.epochs
+    3
     """
 
     metrics: dict[str, Any]
@@ -128,8 +151,10 @@ class HillClassifier(Predictor, ModelHubMixin):
         model: str = "hill",
         settings: Groups | None = None,
         preset: str | None = "auto",
+        **keywords: Any,
     ) -> None:
         self._params: dict[str, Any] = {"taxonomy": taxonomy, "model": model, "settings": settings, "preset": preset}
+        self._params |= keywords
         self._chosen: Groups = {}
         self._stored: SavedModel | None = None
         self._inference: Inference | None = None
@@ -157,10 +182,25 @@ class HillClassifier(Predictor, ModelHubMixin):
         """The settings of the model."""
         return self._make_config(MODELS[self.name].Config, "model")
 
+    def _given(self) -> Groups:
+        """The settings that the user gave: those of `settings`, and keywords, which override them."""
+        groups, given = by_group(self._params["settings"]), dict[tuple[str, str], str]()
+        for name in (name for name in self._params if name not in PARAMETERS):
+            group, key = setting = self._setting(name)
+            if setting in given:
+                raise ConfigError(f"{group}.{key} is given as '{given[setting]}' and as '{name}'; leave one out")
+            given[setting] = name
+            groups.setdefault(group, {})[key] = self._params[name]
+        return groups
+
+    def _setting(self, name: str) -> tuple[str, str]:
+        """The group and the key of a setting that was given as a keyword."""
+        return find_setting(name, config_types(self._params["model"]))
+
     def _make_config(self, kind: type[Config], group: str) -> Config:
         """Check the settings of a group, and make its dataclass."""
         _ = self.name  # checks it
-        given = by_group(self._params["settings"])
+        given = self._given()
         if unknown := sorted(map(str, given.keys() - {*GROUPS})):
             raise ConfigError(f"unknown group of settings '{unknown[0]}'; expected {', '.join(GROUPS)}")
         return make(kind, self._chosen.get(group, {}) | given.get(group, {}), group)
@@ -215,15 +255,17 @@ class HillClassifier(Predictor, ModelHubMixin):
         """
         if self._stored is not None:
             self._reset()
-        if isinstance(texts, str | os.PathLike | dict):
+        if isinstance(texts, dict) and labels is None:
+            data = texts
+        elif isinstance(texts, str | os.PathLike):
             if labels is not None:
                 raise DataError(
                     f"texts is {reprlib.repr(texts)} and labels are given; expected a list of texts with their labels, "
                     "or a data file or folder without labels"
                 )
-            data = texts if isinstance(texts, dict) else read_data(texts, self.taxonomy)
+            data = read_data(texts, self.taxonomy)
         else:
-            data = {"train": make_documents(texts, labels, self.taxonomy)}
+            data = {"train": make_documents(as_list(texts, "texts"), labels, self.taxonomy)}
         with TemporaryDirectory() as scratch:
             for _ in self.training(data, Path(scratch) if out is None else as_path(out, "out")):
                 pass
@@ -282,7 +324,7 @@ class HillClassifier(Predictor, ModelHubMixin):
 
     def _choose(self, train: Documents, device: torch.device, saved: Groups | None) -> list[str]:
         """Choose settings by the preset, or use those of the training that is resumed; returns the reasons."""
-        preset, given = self._params["preset"], by_group(self._params["settings"])
+        preset, given = self._params["preset"], self._given()
         if saved is not None or preset is None:
             self._set_chosen(saved or {})
             return []
@@ -523,7 +565,7 @@ class HillClassifier(Predictor, ModelHubMixin):
     def _set_stored(self, stored: SavedModel) -> None:
         """Use a model for prediction, which needs two settings of training: device and precision."""
         self._stored, self.taxonomy, self.name = stored, stored.taxonomy, stored.name
-        train = by_group(self._params["settings"]).get("train", {})
+        train = self._given().get("train", {})
         precision = "fp32" if train.get("plain") else train.get("precision", "auto")
         self._inference = Inference(stored.model, find_device(train.get("device", "auto")), precision, True)
 
@@ -584,20 +626,20 @@ class HillClassifier(Predictor, ModelHubMixin):
         return self._params | nested
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters, or settings such as `train__epochs=3`; a fitted classifier uses them from the next `fit`."""
-        new_params = self._params | {name: value for name, value in params.items() if "__" not in name}
-        if unknown := sorted(new_params.keys() - self._params.keys()):
-            raise ConfigError(
-                f"unknown parameter '{unknown[0]}'; expected {', '.join(self._params)}, or group__setting"
-            )
-        if nested := {name: value for name, value in params.items() if "__" in name}:
-            groups = by_group(new_params["settings"])  # a copy
-            for name, value in nested.items():
-                group, key = name.split("__", 1)
-                groups.setdefault(group, {})[key] = value
-            new_params["settings"] = groups
-            HillClassifier(**new_params).settings()  # an unknown setting fails before a search begins
-        self._params = new_params
+        """Set parameters, or settings such as `epochs=3` or `train__epochs=3`.
+
+        A fitted classifier uses them from the next `fit`.
+        """
+        changed = HillClassifier(**(self._params | {name: params[name] for name in PARAMETERS if name in params}))
+        for name in (name for name in params if name not in PARAMETERS):
+            setting = changed._setting(name)
+            for other in changed._params.keys() - PARAMETERS - {name}:  # another name of the same setting
+                if changed._setting(other) == setting and other not in params:
+                    del changed._params[other]
+            changed._params[name] = params[name]
+        if changed._params.keys() - PARAMETERS:
+            changed.settings()  # an unknown setting fails before a search begins
+        self._params = changed._params
         if self._stored is None:
             self._reset()
         return self
