@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import reprlib
@@ -47,6 +48,7 @@ from hill.train.checkpoint import remove_training, run, saved_settings, start_tr
 from hill.train.config import PRECISIONS
 from hill.train.distributed import current_context
 from hill.train.head_start import encode_once
+from hill.train.progress import duration
 from hill.train.timing import measure_speed
 from hill.train.trainer import Notice, StageProgress, TimeLimit, TrainingEvent, freeze_layers
 from hill.train.warm_start import WarmStartReport, build_warm
@@ -281,7 +283,7 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
         train, dev = self._split(data)
         self.seen = self._seen_texts([*train.texts, *dev.texts])
         device = find_device(self.train_config.device)  # errors must not leave a folder behind
-        notices = self._choose(train, device, saved_settings(out) if resume else None)
+        notices = self._choose(train, device, saved_settings(out, self.name) if resume else None)
         start_training(out, resume)
         yield from map(Notice, notices)
         config, member, reserved = self.train_config, None, 0.0
@@ -300,6 +302,7 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
                 reserved, session = plan.reserved, self._start(train)
         config = self.train_config
         dev = dev.sample(self.data_config.max_dev) if self.data_config.max_dev else dev
+        yield Notice(self._opening(session, len(train), len(dev)))
         splits = yield from self._tokenise(train, dev)
         if session.encodes_once:
             splits = yield from encode_once(session, *splits)
@@ -321,6 +324,18 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
         }
         self.metrics["split"] = "dev"
         self._session = None  # frees the optimiser
+
+    def _opening(self, session: Session, n_train: int, n_dev: int) -> str:
+        """What is trained, where and on what, with the final settings."""
+        config = self.train_config
+        steps = config.steps or config.epochs * math.ceil(math.ceil(n_train / config.batch_size) / config.accumulate)
+        encoder = f" with the encoder {self.model_config.encoder}" if self.model_config.text == "transformer" else ""
+        length = "" if session.model.has_solver else f", {steps:,} steps"
+        limit = f", at most {duration(60 * config.minutes)}" if config.minutes else ""
+        return (
+            f"training {self.name}{encoder} on {session.device.type}: {n_train:,} training documents, {n_dev:,} dev "
+            f"documents, {len(self.taxonomy):,} labels{length}{limit}"
+        )
 
     def _choose(self, train: Documents, device: torch.device, saved: Groups | None) -> list[str]:
         """Choose settings by the preset, or use those of the training that is resumed; returns the reasons."""

@@ -81,6 +81,13 @@ class Predictor(ABC):
         """The decoder that turns the scores of this model into label sets."""
         return Decoder(self.taxonomy, self.decode_config, self.thresholds, self.calibrator)
 
+    @property
+    def threshold_range(self) -> tuple[float, float]:
+        """The lowest and the highest threshold of a label; they are the same if thresholds do not differ."""
+        if self.thresholds is None:
+            return self.decode_config.threshold, self.decode_config.threshold
+        return float(self.thresholds.min()), float(self.thresholds.max())
+
     # Prediction
 
     def predict(self, texts: Sequence[str]) -> list[list[str]]:

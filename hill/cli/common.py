@@ -103,8 +103,31 @@ def counting(unit: str) -> Iterator[Callable[[int], None]]:
         yield lambda count: progress.advance(task, count)
 
 
-def print_metrics(metrics: dict[str, Any]) -> None:
-    """Print one metric per line, then one line per level."""
+SHOWN_METRICS = {
+    "labels": {
+        "micro_f1": ("micro F1", "over all labels of all documents; frequent labels count most"),
+        "macro_f1": ("macro F1", "mean over labels; rare ones count as much as frequent ones"),
+    },
+    "hierarchy": {
+        "hierarchical_f1": ("hierarchical F1", "with all ancestors; a near miss costs less than a far one"),
+        "path_micro_f1": ("whole paths", "F1 of complete paths, from a root to a most specific label"),
+    },
+    "scores": {"ece": ("calibration error", "how far scores are from probabilities; 0 is best")},
+}
+"""The metrics that are printed by default, in groups, with a name and an explanation."""
+
+
+def print_metrics(metrics: dict[str, Any], show_all: bool = False, hint: str = "") -> None:
+    """Print the main metrics with explanations and where to find the others, or all: one per line, then the levels."""
+    if not show_all:
+        split = f" of {metrics['split']}" if "split" in metrics else ""
+        count = "1 document" if metrics["documents"] == 1 else f"{metrics['documents']:,} documents"
+        print(f"{count}{split}; all values are from 0 to 1")
+        for group, names in SHOWN_METRICS.items():
+            for number, (key, (name, meaning)) in enumerate(names.items()):
+                print(f"{'' if number else group:10} {name:18} {metrics[key]:.4f}  {meaning}")
+        print(hint)
+        return
     for name, value in metrics.items():
         if isinstance(value, float):
             print(f"{name:34} {value:.4f}")

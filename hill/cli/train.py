@@ -98,7 +98,7 @@ def train(
             if classifier.warm_start_report:
                 print(f"started from {warm_start}: {classifier.warm_start_report}")
             classifier.save(out)
-            print_metrics(classifier.metrics)
+            print_metrics(classifier.metrics, hint=f"all metrics are in {out / 'metrics.json'}")
             if classifier.decode_note:
                 print(classifier.decode_note)
             if classifier.metrics["split"] == "dev":

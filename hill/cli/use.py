@@ -32,7 +32,10 @@ def evaluate(
     data: Data,
     report: Annotated[Path | None, typer.Option(help="Write an error report: .html, or its numbers as .json.")] = None,
     explained: Annotated[int, typer.Option(help="Report: how many errors of each kind to explain.")] = 4,
-    include_seen: Annotated[bool, typer.Option("--all", help="Also score documents from the training data.")] = False,
+    include_seen: Annotated[
+        bool, typer.Option("--include-seen", help="Also score documents from the training data.")
+    ] = False,
+    show_all: Annotated[bool, typer.Option("--all", help="Print all metrics, not only the main ones.")] = False,
     text_column: TextColumn = "text",
     labels_column: LabelsColumn = None,
     separator: Separator = "",
@@ -64,7 +67,7 @@ def evaluate(
     if as_json:
         print(json.dumps(result, ensure_ascii=False))
         return
-    print_metrics(result)
+    print_metrics(result, show_all, "--all prints all metrics, --report writes a page with the errors")
     if report:
         print(f"report: {report}")
 

@@ -40,7 +40,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory, tiny_encoder: Path) -> Path
     command = [sys.executable, "-m", "hill", *map(str, train_arguments(folder, tiny_encoder, folder / "model"))]
     result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert result.returncode == 0, result.stderr
-    assert "micro_f1" in result.stdout and f"hill predict {folder / 'model'}" in result.stdout
+    assert "19 documents of test; all values are from 0 to 1\nlabels     micro F1 " in result.stdout
+    assert f"all metrics are in {folder / 'model' / 'metrics.json'}\n" in result.stdout
+    assert f"hill predict {folder / 'model'}" in result.stdout
     assert "\n20 dev documents: " in result.stdout
     assert "hill: test: 1 of 20 documents were in the training data" in result.stderr
     assert "epoch 4: dev micro_f1" in result.stderr and "expect slightly lower scores" not in result.stdout
@@ -89,7 +91,7 @@ def test_a_file_without_splits_is_tested_on_documents_that_were_held_out(folder:
         "hill: 74 of 82 documents were in the training data; their scores say little about new documents, so only the "
         "other 8 are scored\n"
     )
-    everything = hill("evaluate", tmp_path / "model", data, "--json", "--all")
+    everything = hill("evaluate", tmp_path / "model", data, "--json", "--include-seen")
     assert json.loads(everything.stdout)["documents"] == 82 and not everything.stderr
     report = hill("evaluate", tmp_path / "model", data, "--json", "--report", tmp_path / "report.json")
     assert json.loads(report.stdout)["metrics"]["documents"] == 8 and "so only the other 8" in report.stderr
@@ -106,7 +108,16 @@ def test_evaluate(folder: Path) -> None:
     found = json.loads(result.stdout)
     trained = json.loads((folder / "model" / "metrics.json").read_text())
     assert found == {key: value for key, value in trained.items() if key != "split"}
-    assert "level 1 (2 labels)" in hill("evaluate", folder / "model", folder / "dev.jsonl").stdout
+    everything = hill("evaluate", folder / "model", folder / "dev.jsonl", "--all").stdout
+    assert "level 1 (2 labels)" in everything and everything.count("\n") > 40
+    lines = hill("evaluate", folder / "model", folder).stdout.splitlines()
+    assert lines[0] == "19 documents; all values are from 0 to 1" and len(lines) == 7
+    names = {"micro F1": "micro_f1", "macro F1": "macro_f1", "hierarchical F1": "hierarchical_f1"}
+    names |= {"whole paths": "path_micro_f1", "calibration error": "ece"}
+    for line, (name, key) in zip(lines[1:], names.items(), strict=False):
+        assert f" {name} " in line and f" {found[key]:.4f}  " in line
+    assert [line.split(" ")[0] for line in lines[1:6]] == ["labels", "", "hierarchy", "", "scores"]
+    assert lines[6] == "--all prints all metrics, --report writes a page with the errors"
 
 
 def test_predict_texts_lines_and_files(folder: Path) -> None:

@@ -161,6 +161,8 @@ def test_a_strategy_alone_keeps_the_thresholds_per_label() -> None:
         assert ids() == ids(strategy="top-down") == ["a"]
         assert ids(threshold=0.4) == animals_taxonomy().ids and ids(threshold=0.6) == []
         shown = client.get("/v1/model").json()
+        model.thresholds = np.full(7, 0.5)  # type: ignore[assignment]
+        assert not client.get("/v1/model").json()["thresholds_differ"]
         assert shown["thresholds_differ"] and shown["metrics"] == {"micro_f1": None, "levels": [{"ece": None}]}
 
 
