@@ -102,6 +102,7 @@ def parse(words: list[str]) -> None:
     elif words[0] == "make":
         assert re.search(rf"^{re.escape(words[1])}:", (ROOT / "Makefile").read_text(), re.M), words
     elif words[0] == "pip":
+        assert "hill-htc" not in " ".join(words), "the package is not on a package index"
         known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
         asked = {extra for group in re.findall(r"\[([\w,-]+)\]", " ".join(words)) for extra in group.split(",")}
         assert asked <= known.keys(), asked - known.keys()
@@ -253,7 +254,8 @@ WRONG = {
     "<!-- parse: why -->\n```sh\nhill evaluate runs/mine\n```\n": "data",
     "```bash\nhill nonsense\n```\n": "nonsense",
     "```sh\nmake nonsense\n```\n": "nonsense",
-    "```sh\npip install 'hill-htc[nonsense]'\n```\n": "nonsense",
+    "```sh\npip install -e '.[nonsense]'\n```\n": "nonsense",
+    "```sh\npip install 'hill-htc[serve]'\n```\n": "not on a package index",
     "```sh\nwget localhost\n```\n": "a page shows 'wget'",
     "```sh\ncurl localhost -d '{text: 1}'\n```\n": "property name",
     "```sh\nA_KEY=1 hill nonsense\n```\n": "nonsense",

@@ -16,7 +16,7 @@ from tests.bulk.predictors import SlowPredictor
 from tests.bulk.test_bulk import save_model
 from tests.conftest import ROOT, animals_taxonomy, toy_documents
 
-ray = pytest.importorskip("ray", reason="Ray is not installed; run: pip install 'hill-htc[ray]'")
+ray = pytest.importorskip("ray", reason="Ray is not installed; run: pip install 'ray[data]'")
 pytestmark = pytest.mark.filterwarnings(
     "ignore::ResourceWarning", "ignore::FutureWarning", "ignore:`use_:DeprecationWarning"
 )

@@ -184,7 +184,7 @@ def test_parquet_without_the_columns(tmp_path: Path, animals: Taxonomy) -> None:
 def test_parquet_needs_its_extra(tmp_path: Path, animals: Taxonomy, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "t.parquet", RECORDS)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ConfigError, match=r"reading Parquet needs pyarrow.*pip install 'hill-htc\[data\]'"):
+    with pytest.raises(ConfigError, match=r"reading Parquet needs pyarrow.*run: pip install 'openpyxl>="):
         read_data(path, animals)
 
 
