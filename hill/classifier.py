@@ -32,7 +32,7 @@ from hill.data.windows import score_windows
 from hill.decode import DecodeConfig, fit_mixture, read_mixture
 from hill.encoders.lora import add_adapters
 from hill.encoders.transformer import encoder_shape
-from hill.errors import CheckpointError, ConfigError, DataError, HillError, enough_memory, need
+from hill.errors import CheckpointError, ConfigError, DataError, HillError, counted, enough_memory, need
 from hill.explain import Explanation, explain
 from hill.io import CARD, as_path, check_model, read_object, unusable
 from hill.models import MODELS
@@ -65,6 +65,8 @@ MAX_DEV_SCORES = 2**27
 """Scores of dev that are kept in memory (512 MiB); with more, dev is scored again after tuning and nothing is mixed."""
 ENSEMBLE_FILE = "ensemble.json"
 MEMBER_FOLDER = re.compile(r"member-\d{1,3}")
+FEW_DOCUMENTS = 20
+"""With fewer training documents, training warns."""
 MEMBER_SHARE = 0.3
 """Share of a time limit that fitting the linear model may take."""
 MEASURED_SHARE = 0.03
@@ -285,6 +287,11 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
         device = find_device(self.train_config.device)  # errors must not leave a folder behind
         notices = self._choose(train, device, saved_settings(out, self.name) if resume else None)
         start_training(out, resume)
+        if len(train) < FEW_DOCUMENTS:
+            notices.append(
+                f"only {counted(len(train), 'training document')}: the model will hardly be of use; give hundreds, or "
+                "at least ten per label"
+            )
         yield from map(Notice, notices)
         config, member, reserved = self.train_config, None, 0.0
         limit = 60 * config.minutes
@@ -330,11 +337,11 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
         config = self.train_config
         steps = config.steps or config.epochs * math.ceil(math.ceil(n_train / config.batch_size) / config.accumulate)
         encoder = f" with the encoder {self.model_config.encoder}" if self.model_config.text == "transformer" else ""
-        length = "" if session.model.has_solver else f", {steps:,} steps"
+        length = "" if session.model.has_solver else f", {counted(steps, 'step')}"
         limit = f", at most {duration(60 * config.minutes)}" if config.minutes else ""
         return (
-            f"training {self.name}{encoder} on {session.device.type}: {n_train:,} training documents, {n_dev:,} dev "
-            f"documents, {len(self.taxonomy):,} labels{length}{limit}"
+            f"training {self.name}{encoder} on {session.device.type}: {counted(n_train, 'training document')}, "
+            f"{counted(n_dev, 'dev document')}, {counted(len(self.taxonomy), 'label')}{length}{limit}"
         )
 
     def _choose(self, train: Documents, device: torch.device, saved: Groups | None) -> list[str]:

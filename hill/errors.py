@@ -95,6 +95,15 @@ def one_line(text: str) -> str:
     return f"{line[: MAX_MESSAGE_LENGTH // 2]} … {line[-MAX_MESSAGE_LENGTH // 3 :]}"
 
 
+def counted(count: int, noun: str) -> str:
+    """A number and a noun, which gets an s unless the number is 1.
+
+    >>> counted(1, "document"), counted(1_000, "document")
+    ('1 document', '1,000 documents')
+    """
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def printable(text: str) -> str:
     """Escape control characters except tabs and line breaks, so that foreign text cannot control a terminal.
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hill.errors import HillError
+from hill.errors import HillError, counted
 from hill.io import COMMIT
 
 app = typer.Typer(
@@ -121,8 +121,7 @@ def print_metrics(metrics: dict[str, Any], show_all: bool = False, hint: str = "
     """Print the main metrics with explanations and where to find the others, or all: one per line, then the levels."""
     if not show_all:
         split = f" of {metrics['split']}" if "split" in metrics else ""
-        count = "1 document" if metrics["documents"] == 1 else f"{metrics['documents']:,} documents"
-        print(f"{count}{split}; all values are from 0 to 1")
+        print(f"{counted(metrics['documents'], 'document')}{split}; all values are from 0 to 1")
         for group, names in SHOWN_METRICS.items():
             for number, (key, (name, meaning)) in enumerate(names.items()):
                 print(f"{'' if number else group:10} {name:18} {metrics[key]:.4f}  {meaning}")

@@ -145,6 +145,7 @@ TITLES = {
     "renamed": "with another name",
     "recoded": "probably with another id",
     "described": "with another description",
+    "similar": "of the removed and added perhaps renamed: similar names under the same parents",
 }
 
 
@@ -181,6 +182,8 @@ def _format_change(kind: str, change: Any) -> str:
         return str(change)
     if kind == "renamed":
         return f"{change['id']}: '{change['from']}' is now '{change['to']}'"
+    if kind == "similar":
+        return f"'{change['from']}' is perhaps now '{change['to']}'"
     if kind == "recoded":
         return f"{change['from']} is now {change['to']} ({change['name']})"
     label = change["id"] if change["id"] == change["name"] else f"{change['id']} ({change['name']})"

@@ -113,7 +113,8 @@ def predict(
     """Predict the labels of texts."""
     with pause_gc():
         from hill.bulk import RowOptions, check_target, predict_file, prediction_document
-    from hill.errors import ConfigError
+    from hill.data.documents import text_problem
+    from hill.errors import ConfigError, DataError
     from hill.settings import check_at_least
 
     if (source is None) != (target is None) or (source and texts):
@@ -137,6 +138,10 @@ def predict(
         print(f"{count:,} predictions in {target}")
         return
     texts = texts or [line.strip() for line in sys.stdin if line.strip()]
+    for number, text in enumerate(texts, start=1):
+        if problem := text_problem(text):
+            place = "the text" if len(texts) == 1 else f"text {number} of {len(texts)}"
+            raise DataError(f"{place} {problem}")
     predictions, taxonomy = list(zip(texts, classifier.predictions(texts, top), strict=True)), classifier.taxonomy
     if as_json:
         documents = [{"text": text, **prediction_document(prediction, taxonomy)} for text, prediction in predictions]

@@ -275,7 +275,7 @@ def print_check(result: Check, console: Console) -> None:
     console.print()
     for problem in document["problems"]:
         style = "bold red" if problem["severity"] == "error" else "bold yellow"
-        console.print(Text(f"{problem['severity']}: {problem['count']:,} {problem['title']}", style=style))
+        console.print(Text(f"{problem['severity']}: {problem['title']}: {problem['count']:,}", style=style))
         for example in problem["examples"]:
             place = f"{example['file']}:{example['line']}: " if example["line"] else ""
             console.print(Text(printable(f"  {place}{example['message']}")), soft_wrap=True)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from hill.errors import counted
 from hill.train.trainer import Epoch, Finished, Notice, Resumed, StageProgress, Step, TrainingEvent
 
 READ_STEPS = 5
@@ -79,8 +80,7 @@ class TrainingProgress:
             return f"trained {event.steps:,} of {event.steps:,} steps"
         if event.reason == "time":
             return f"stopped after step {event.step:,} of {event.steps:,}: the time limit is reached"
-        epochs = event.epoch - event.best_epoch
-        count = "1 epoch" if epochs == 1 else f"{epochs} epochs"
+        count = counted(event.epoch - event.best_epoch, "epoch")
         return f"stopped after epoch {event.epoch}: dev {self._metric} has not improved for {count}"
 
     def _best(self, event: Finished) -> str:
@@ -107,8 +107,7 @@ def duration(seconds: float) -> str:
     """
     for unit, size, most in (("second", 1, 90), ("minute", 60, 5_400)):
         if seconds < most:
-            count = max(round(seconds / size), 1)
-            return f"{count} {unit}" if count == 1 else f"{count} {unit}s"
+            return counted(max(round(seconds / size), 1), unit)
     return f"{seconds / 3_600:.1f} hours"
 
 

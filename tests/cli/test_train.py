@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hill.io import mark_training
 from hill.taxonomy import write_taxonomy
 from tests.command import hill
 from tests.conftest import ROOT, animals_taxonomy, toy_documents
@@ -130,6 +131,32 @@ def test_predict_texts_lines_and_files(folder: Path) -> None:
     out = folder / "predicted.jsonl"
     result = hill("predict", folder / "model", "--input", folder / "test.jsonl", "--output", out)
     assert "20 predictions" in result.stdout and len(out.read_text().splitlines()) == 20
+
+
+def test_messages_about_texts_count_as_people_do(folder: Path) -> None:
+    cases = {("",): "the text is empty; expected at least one word", ("leaf", " "): "text 2 of 2 is empty; expected at"}
+    for texts, message in cases.items():
+        result = hill("predict", folder / "model", *texts)
+        assert result.returncode == 2 and result.stderr.startswith(f"hill: {message}"), result.stderr
+
+
+def test_almost_no_documents_are_noticed(folder: Path, tmp_path: Path) -> None:
+    lines = [json.dumps({"text": text, "labels": ["p"]}) for text in ("leaf", "root")]
+    (tmp_path / "two.jsonl").write_text("\n".join(lines))
+    options = ("--taxonomy", folder / "taxonomy.json", "--model", "linear", "--out")
+    result = hill("train", tmp_path / "two.jsonl", *options, tmp_path / "model")
+    assert result.returncode == 0
+    assert "only 1 training document: the model will hardly be of use; give hundreds, or at least ten" in result.stderr
+    assert "training linear on cpu: 1 training document, 1 dev document, 7 labels\n" in result.stderr
+    enough = hill("train", folder, *options, tmp_path / "other")
+    assert "hardly be of use" not in enough.stderr
+
+
+def test_an_unfinished_training_says_how_to_continue(folder: Path, tmp_path: Path) -> None:
+    mark_training(tmp_path)
+    result = hill("predict", tmp_path, "leaf")
+    expected = "has no config.json; its training did not finish: continue it with --resume"
+    assert result.returncode == 2 and expected in result.stderr
 
 
 def test_wrong_requests(folder: Path, tiny_encoder: Path, tmp_path: Path) -> None:

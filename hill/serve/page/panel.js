@@ -113,7 +113,7 @@ export class Panel {
 
   path(path, end) {
     const names = path.slice(0, -1).map((id) => this.labels.name(id));
-    const text = el("span", { class: "names" }, ...names.flatMap((name) => [name, el("span", { class: "sep" }, "›")]), el("strong", {}, end.name));
+    const text = el("span", { class: "names" }, ...names.flatMap((name) => [name, el("span", { class: "sep" }, "›"), el("wbr")]), el("strong", {}, end.name));
     const reveal = async () => {
       const item = await this.tree.reveal(end.id);
       if (item) await this.tree.pick(item);
