@@ -141,8 +141,8 @@ def _find_similar(a: Taxonomy, b: Taxonomy, row_in_b: IntArray) -> IntArray:
             for _, old, new in sorted((pair for pair in pairs if pair[0] >= MIN_SIMILARITY), key=lambda p: -p[0]):
                 if guessed[old] < 0 and not taken[new]:
                     guessed[old], taken[new] = new, True
-    rows = np.flatnonzero((row_in_b < 0) & (guessed >= 0))
-    return np.stack([rows, guessed[rows]], axis=1)
+    found = np.flatnonzero((row_in_b < 0) & (guessed >= 0))
+    return np.stack([found, guessed[found]], axis=1)
 
 
 def _similarity(one: str, other: str) -> float:

@@ -201,11 +201,13 @@ def test_runners_up_come_before_labels_with_a_score_of_0(page: Page, models: Mod
 
 
 def test_siblings_in_the_tree_are_ordered_by_their_scores(page: Page) -> None:
-    classify(page, TEXT)
-    for group in page.locator(".tree, .tree ul").all():
-        values = [float(value) for value in group.locator("> li > .row .score").all_inner_texts()]
-        rounded = [value if value >= 0.005 else 0 for value in values]
-        assert rounded == sorted(rounded, reverse=True)
+    expect(page.get_by_role("treeitem")).to_have_text(["Animals2", "Plants"])
+    classify(page, "leaf root bark")
+    page.locator("#threshold").press("End")
+    expect(page.locator(".state")).to_contain_text("No label scores above")
+    values = [float(value) for value in page.locator(".tree > li > .row .score").all_inner_texts()]
+    assert values == sorted(values, reverse=True)
+    expect(page.locator(".tree > li > .row .name")).to_have_text(["Plants", "Animals"])
 
 
 def test_on_a_phone_the_labels_of_a_text_need_no_scrolling(page: Page) -> None:

@@ -147,6 +147,18 @@ def test_resuming_with_other_settings_or_data_is_refused(tiny_encoder: Path, ani
         list(classifier(animals, tiny_encoder).training(toy_data(animals), out, resume=True))
 
 
+def test_a_training_stopped_before_its_last_score_has_no_steps_left(
+    tiny_encoder: Path, animals: Taxonomy, tmp_path: Path
+) -> None:
+    for event in classifier(animals, tiny_encoder, steps=8).training(toy_data(animals), tmp_path):
+        if isinstance(event, Step) and event.step == 8:  # the second epoch has two of its six steps
+            break
+    events = list(classifier(animals, tiny_encoder, steps=8).training(toy_data(animals), tmp_path, resume=True))
+    assert not [event for event in events if isinstance(event, Step)]
+    assert [event.epoch for event in events if isinstance(event, Epoch)] == [2]
+    assert isinstance(events[-1], Finished) and (events[-1].reason, events[-1].step) == ("steps", 8)
+
+
 def test_the_log_tells_steps_and_epochs(unbroken: Path) -> None:
     lines = [json.loads(line) for line in (unbroken / "log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "step" in line] == [10]
