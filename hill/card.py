@@ -49,7 +49,7 @@ classifier.predict_paths(["a text"])  # from a root down to each most specific l
 classifier.predict_proba(["a text"])  # scores of all labels
 ```
 
-It needs `pip install hill-htc`. Loading runs no code from this repository."""
+It needs the Python package `hill-htc`. Loading runs no code from this repository."""
 
 # Facts
 

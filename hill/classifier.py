@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import reprlib
 import threading
 import time
+from abc import ABCMeta
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -23,7 +25,7 @@ from torch import Tensor
 
 from hill.card import TRAINING_FILE, ModelFacts, describe_training, make_card, public_settings
 from hill.data import Documents, read_data
-from hill.data.documents import check_label_sets, check_texts, label_documents
+from hill.data.documents import as_list, check_label_sets, check_texts, label_documents
 from hill.data.seen import SEEN_FILE, Hashes, read_seen, seen_document, text_hashes
 from hill.data.tokens import Tokens, cached_tokens, join_tokens, tokenize
 from hill.data.windows import score_windows
@@ -31,7 +33,7 @@ from hill.decode import DecodeConfig, fit_mixture, read_mixture
 from hill.decode.tuning import FEW_DOCUMENTS
 from hill.encoders.lora import add_adapters
 from hill.encoders.transformer import encoder_shape
-from hill.errors import CheckpointError, ConfigError, DataError, HillError, enough_memory, need
+from hill.errors import CheckpointError, ConfigError, DataError, HillError, counted, enough_memory, need
 from hill.explain import Explanation, explain
 from hill.io import CARD, as_path, check_model, read_object, unusable
 from hill.models import MODELS
@@ -39,7 +41,7 @@ from hill.models.base import COUNTS_FILE, new_text_encoder
 from hill.models.inference import Inference, SavedModel, find_device, load_saved
 from hill.predictor import Predictor, ScoredBatch
 from hill.presets import Plan, choose, describe, fit_to_time
-from hill.settings import Groups, by_group, check_at_least, check_one_of, make, to_dict
+from hill.settings import Groups, by_group, check_at_least, check_one_of, find_setting, make, to_dict
 from hill.sparse import Matrix, assemble_rows, max_entries
 from hill.taxonomy import Taxonomy, read_taxonomy
 from hill.train import Session, Split, TrainConfig
@@ -47,12 +49,15 @@ from hill.train.checkpoint import remove_training, run, saved_settings, start_tr
 from hill.train.config import PRECISIONS
 from hill.train.distributed import current_context
 from hill.train.head_start import encode_once
+from hill.train.progress import duration
 from hill.train.timing import measure_speed
 from hill.train.trainer import Notice, StageProgress, TimeLimit, TrainingEvent, freeze_layers
 from hill.train.warm_start import WarmStartReport, build_warm
 from hill.types import IntArray
 
 Config = TypeVar("Config")
+PARAMETERS = frozenset(("taxonomy", "model", "settings", "preset"))
+"""The parameters of `HillClassifier` that are not settings."""
 GROUPS = ("model", "train", "data", "decode")
 """The groups of settings."""
 HUB_FILES = ["*.json", "*.safetensors", CARD]
@@ -63,6 +68,8 @@ ENSEMBLE_FILE = "ensemble.json"
 MEMBER_FOLDER = re.compile(r"member-\d{1,3}")
 DECODING = ("decode_config", "thresholds", "calibrator", "decode_note", "metrics")
 """Attributes that tuning on dev sets."""
+FEW_TRAINING_DOCUMENTS = 20
+"""With fewer training documents, training warns."""
 MEMBER_SECONDS, TIMED_SECONDS = 1800.0, 5.0
 """Maximum time for the linear model without a time limit, and seconds after which its time is estimated."""
 MEMBER_SHARE = 0.3
@@ -103,7 +110,22 @@ def config_types(model: Any) -> dict[str, type]:
     return {"model": MODELS[model].Config, "train": TrainConfig, "data": DataConfig, "decode": DecodeConfig}
 
 
-class HillClassifier(Predictor, ModelHubMixin):
+HELP = (
+    *("fit", "predict", "predict_proba", "predict_paths", "predict_indicator", "predictions", "explain"),
+    *("evaluate", "score", "indicator", "classes_", "taxonomy", "settings", "get_params", "set_params"),
+    *("save", "load", "save_pretrained", "from_pretrained", "push_to_hub", "training"),
+)
+"""What `help(HillClassifier)` shows."""
+
+
+class _ShortHelp(ABCMeta):
+    """`help` shows the names that `dir` of the class lists; the rest is for other modules of this package."""
+
+    def __dir__(cls) -> list[str]:
+        return list(HELP)
+
+
+class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
     """Classifies texts into a taxonomy; a scikit-learn estimator whose samples are texts.
 
     As in scikit-learn, the constructor checks nothing: a wrong taxonomy or setting is an error of `fit`, or of the
@@ -115,6 +137,11 @@ class HillClassifier(Predictor, ModelHubMixin):
         settings: settings by group, such as {"train": {"epochs": 3}}; they override those of the preset.
         preset: auto, paper or fast: settings that `fit` chooses from the data and the device (docs/presets.md); None
             for the defaults of all settings.
+        keywords: settings by name, such as epochs=3 or encoder="mpnet"; they override `settings`. A name that two
+            groups have is written with its group, such as decode__keep.
+
+    >>> HillClassifier("taxonomy.tsv", epochs=3, encoder="mpnet").train_config.epochs
+    3
     """
 
     metrics: dict[str, Any]
@@ -133,8 +160,10 @@ class HillClassifier(Predictor, ModelHubMixin):
         model: str = "hill",
         settings: Groups | None = None,
         preset: str | None = "auto",
+        **keywords: Any,
     ) -> None:
         self._params: dict[str, Any] = {"taxonomy": taxonomy, "model": model, "settings": settings, "preset": preset}
+        self._params |= keywords
         self._chosen: Groups = {}
         self._stored: SavedModel | None = None
         self._inference: Inference | None = None
@@ -162,10 +191,25 @@ class HillClassifier(Predictor, ModelHubMixin):
         """The settings of the model."""
         return self._make_config(MODELS[self.name].Config, "model")
 
+    def _given(self) -> Groups:
+        """The settings that the user gave: those of `settings`, and keywords, which override them."""
+        groups, given = by_group(self._params["settings"]), dict[tuple[str, str], str]()
+        for name in (name for name in self._params if name not in PARAMETERS):
+            group, key = setting = self._setting(name)
+            if setting in given:
+                raise ConfigError(f"{group}.{key} is given as '{given[setting]}' and as '{name}'; leave one out")
+            given[setting] = name
+            groups.setdefault(group, {})[key] = self._params[name]
+        return groups
+
+    def _setting(self, name: str) -> tuple[str, str]:
+        """The group and the key of a setting that was given as a keyword."""
+        return find_setting(name, config_types(self._params["model"]))
+
     def _make_config(self, kind: type[Config], group: str) -> Config:
         """Check the settings of a group, and make its dataclass."""
         _ = self.name  # checks it
-        given = by_group(self._params["settings"])
+        given = self._given()
         if unknown := sorted(map(str, given.keys() - {*GROUPS})):
             raise ConfigError(f"unknown group of settings '{unknown[0]}'; expected {', '.join(GROUPS)}")
         return make(kind, self._chosen.get(group, {}) | given.get(group, {}), group)
@@ -209,18 +253,20 @@ class HillClassifier(Predictor, ModelHubMixin):
 
     def fit(
         self,
-        texts: Sequence[str] | str | os.PathLike[str],
+        texts: Sequence[str] | dict[str, Documents] | str | os.PathLike[str],
         labels: Any = None,
         out: str | os.PathLike[str] | None = None,
     ) -> Self:
-        """Train on texts and the labels of each, or on a data file or folder.
+        """Train on texts and the labels of each, on a data file or folder, or on what `read_data` returns.
 
         Labels are ids, names or paths: a list of labels per text, or one label per text; or a 0/1 matrix (texts, L) as
         `indicator` makes it.
         """
         if self._stored is not None:
             self._reset()
-        if isinstance(texts, str | os.PathLike):
+        if isinstance(texts, dict) and labels is None:
+            data = texts
+        elif isinstance(texts, str | os.PathLike):
             if labels is not None:
                 raise DataError(
                     f"texts is {reprlib.repr(texts)} and labels are given; expected a list of texts with their labels, "
@@ -228,7 +274,7 @@ class HillClassifier(Predictor, ModelHubMixin):
                 )
             data = read_data(texts, self.taxonomy)
         else:
-            data = {"train": make_documents(texts, labels, self.taxonomy)}
+            data = {"train": make_documents(as_list(texts, "texts"), labels, self.taxonomy)}
         with TemporaryDirectory() as scratch:
             for _ in self.training(data, Path(scratch) if out is None else as_path(out, "out")):
                 pass
@@ -244,8 +290,13 @@ class HillClassifier(Predictor, ModelHubMixin):
         train, dev = self._split(data)
         self.seen = self._seen_texts([*train.texts, *dev.texts])
         device = find_device(self.train_config.device)  # errors must not leave a folder behind
-        notices = self._choose(train, device, saved_settings(out) if resume else None)
+        notices = self._choose(train, device, saved_settings(out, self.name) if resume else None)
         start_training(out, resume)
+        if len(train) < FEW_TRAINING_DOCUMENTS:
+            notices.append(
+                f"only {counted(len(train), 'training document')}: the model will hardly be of use; give hundreds, or "
+                "at least ten per label"
+            )
         yield from map(Notice, notices)
         config, member, reserved = self.train_config, None, 0.0
         limit = 60 * config.minutes
@@ -263,6 +314,7 @@ class HillClassifier(Predictor, ModelHubMixin):
                 reserved, session = plan.reserved, self._start(train)
         config = self.train_config
         dev = dev.sample(self.data_config.max_dev) if self.data_config.max_dev else dev
+        yield Notice(self._opening(session, len(train), len(dev)))
         splits = yield from self._tokenise(train, dev)
         if session.encodes_once:
             splits = yield from encode_once(session, *splits)
@@ -289,9 +341,21 @@ class HillClassifier(Predictor, ModelHubMixin):
         self.metrics["split"] = "dev"
         self._session = None  # frees the optimiser
 
+    def _opening(self, session: Session, n_train: int, n_dev: int) -> str:
+        """What is trained, where and on what, with the final settings."""
+        config = self.train_config
+        steps = config.steps or config.epochs * math.ceil(math.ceil(n_train / config.batch_size) / config.accumulate)
+        encoder = f" with the encoder {self.model_config.encoder}" if self.model_config.text == "transformer" else ""
+        length = "" if session.model.has_solver else f", {counted(steps, 'step')}"
+        limit = f", at most {duration(60 * config.minutes)}" if config.minutes else ""
+        return (
+            f"training {self.name}{encoder} on {session.device.type}: {counted(n_train, 'training document')}, "
+            f"{counted(n_dev, 'dev document')}, {counted(len(self.taxonomy), 'label')}{length}{limit}"
+        )
+
     def _choose(self, train: Documents, device: torch.device, saved: Groups | None) -> list[str]:
         """Choose settings by the preset, or use those of the training that is resumed; returns the reasons."""
-        preset, given = self._params["preset"], by_group(self._params["settings"])
+        preset, given = self._params["preset"], self._given()
         if saved is not None or preset is None:
             self._set_chosen(saved or {})
             return []
@@ -582,7 +646,7 @@ class HillClassifier(Predictor, ModelHubMixin):
     def _set_stored(self, stored: SavedModel) -> None:
         """Use a model for prediction, which needs two settings of training: device and precision."""
         self._stored, self.taxonomy, self.name = stored, stored.taxonomy, stored.name
-        train = by_group(self._params["settings"]).get("train", {})
+        train = self._given().get("train", {})
         precision = "fp32" if train.get("plain") else train.get("precision", "auto")
         self._inference = Inference(stored.model, find_device(train.get("device", "auto")), precision, True)
 
@@ -643,20 +707,20 @@ class HillClassifier(Predictor, ModelHubMixin):
         return self._params | nested
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters, or settings such as `train__epochs=3`; a fitted classifier uses them from the next `fit`."""
-        new_params = self._params | {name: value for name, value in params.items() if "__" not in name}
-        if unknown := sorted(new_params.keys() - self._params.keys()):
-            raise ConfigError(
-                f"unknown parameter '{unknown[0]}'; expected {', '.join(self._params)}, or group__setting"
-            )
-        if nested := {name: value for name, value in params.items() if "__" in name}:
-            groups = by_group(new_params["settings"])  # a copy
-            for name, value in nested.items():
-                group, key = name.split("__", 1)
-                groups.setdefault(group, {})[key] = value
-            new_params["settings"] = groups
-            HillClassifier(**new_params).settings()  # an unknown setting fails before a search begins
-        self._params = new_params
+        """Set parameters, or settings such as `epochs=3` or `train__epochs=3`.
+
+        A fitted classifier uses them from the next `fit`.
+        """
+        changed = HillClassifier(**(self._params | {name: params[name] for name in PARAMETERS if name in params}))
+        for name in (name for name in params if name not in PARAMETERS):
+            setting = changed._setting(name)
+            for other in changed._params.keys() - PARAMETERS - {name}:  # another name of the same setting
+                if changed._setting(other) == setting and other not in params:
+                    del changed._params[other]
+            changed._params[name] = params[name]
+        if changed._params.keys() - PARAMETERS:
+            changed.settings()  # an unknown setting fails before a search begins
+        self._params = changed._params
         if self._stored is None:
             self._reset()
         return self

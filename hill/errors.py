@@ -1,9 +1,11 @@
 """The errors that this package raises on purpose, and helpers for their messages."""
 
 import re
+import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, requires
 from typing import Any
 
 MAX_MESSAGE_LENGTH = 1_500
@@ -44,9 +46,25 @@ def need(module: str, extra: str, purpose: str) -> Any:
         return import_module(module)
     except ImportError:
         package = module.split(".")[0]
-        raise ConfigError(
-            f"{purpose} needs {package}, which is not installed; run: pip install 'hill-htc[{extra}]'"
-        ) from None
+        command = install_command(*_requirements(extra) or [package])
+        raise ConfigError(f"{purpose} needs {package}, which is not installed; run: {command}") from None
+
+
+def install_command(*requirements: str, options: str = "") -> str:
+    """The command that installs packages. They are on PyPI, so it works for a checkout and for a wheel of hill.
+
+    >>> install_command("fastapi>=0.115", "uvicorn")
+    "pip install 'fastapi>=0.115' uvicorn"
+    """
+    return " ".join(["pip install", *([options] if options else []), *map(shlex.quote, requirements)])
+
+
+def _requirements(extra: str) -> list[str]:
+    """The packages of an extra, from the metadata of the installed distribution."""
+    with suppress(PackageNotFoundError):
+        pattern = re.compile(rf"""(.+?)\s*;\s*extra\s*==\s*['"]{extra}['"]""")
+        return [match[1] for match in map(pattern.fullmatch, requires("hill-htc") or ()) if match]
+    return []
 
 
 @contextmanager
@@ -75,6 +93,15 @@ def one_line(text: str) -> str:
     if len(line) <= MAX_MESSAGE_LENGTH:
         return line
     return f"{line[: MAX_MESSAGE_LENGTH // 2]} … {line[-MAX_MESSAGE_LENGTH // 3 :]}"
+
+
+def counted(count: int, noun: str) -> str:
+    """A number and a noun, which gets an s unless the number is 1.
+
+    >>> counted(1, "document"), counted(1_000, "document")
+    ('1 document', '1,000 documents')
+    """
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def printable(text: str) -> str:

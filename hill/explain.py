@@ -192,15 +192,21 @@ class Explanation:
         }
 
     def text(self, top: int = TOP) -> str:
-        """Return text for a terminal: each label with the words that raise or lower its logit most."""
+        """Return text for a terminal: each label with the words that raise or lower its logit most, and a legend."""
         lines = []
         for label in self.labels:
-            lines.append(f"{label.score:.3f}  {label.path} ({label.id}){'' if label.predicted else ', not predicted'}")
+            own_id = "" if label.id in (label.path, label.name) else f" ({label.id})"
+            lines.append(f"{label.score:.3f}  {label.path}{own_id}{'' if label.predicted else ', not predicted'}")
             lines.append(f"  {label.check}")
             if label.branches:
                 lines.append(f"  branches {'  '.join(f'{name} {v:+.2f}' for name, v in label.branches.items())}")
             for side, terms in zip(("for", "against"), label.strongest(self.words, top), strict=True):
                 lines.append(f"  {side:8} {',  '.join(map(str, terms)) or 'nothing'}")
+        lines += ["", "logit: the score of the label before it becomes a probability; above 0 speaks for the label"]
+        baseline = f"the logit with '{self.baseline}' in place of the words"
+        lines.append(f"baseline: {baseline}; gap: what the words do not account for")
+        if any(label.branches for label in self.labels):
+            lines.append("branches: the same logit by the parts of the model that it comes from")
         return "\n".join(lines)
 
     def html(self) -> str:

@@ -22,6 +22,7 @@ from hill.errors import CheckpointError, DataError, one_line
 from hill.metrics import Scorer
 from hill.metrics.label_sets import match_format
 from hill.metrics.scores import CalibrationMetrics, mean_over_levels
+from hill.settings import check_at_least
 from hill.sparse import assemble_rows, flat_indices, row_indices
 from hill.taxonomy import Taxonomy
 from hill.taxonomy.propagate import lookup
@@ -29,6 +30,7 @@ from hill.types import FloatArray, IntArray, Prediction
 
 ScoredBatch = tuple[IntArray, Any]
 """Indices of some documents (n) and their scores (n, L): a float32 array, or a sparse `csr_array`."""
+EvaluationData = Documents | dict[str, Documents] | str | os.PathLike[str]
 TUNED_SETTINGS = ("strategy", "threshold", "tune", "tune_metric", "calibrate")
 """Decoding settings that are chosen on dev."""
 RAW_METRICS = ("micro_f1", "macro_f1", "hierarchical_f1", "violations", "ece", "ece_levels")
@@ -79,6 +81,13 @@ class Predictor(ABC):
         """The decoder that turns the scores of this model into label sets."""
         return Decoder(self.taxonomy, self.decode_config, self.thresholds, self.calibrator)
 
+    @property
+    def threshold_range(self) -> tuple[float, float]:
+        """The lowest and the highest threshold of a label; they are the same if thresholds do not differ."""
+        if self.thresholds is None:
+            return self.decode_config.threshold, self.decode_config.threshold
+        return float(self.thresholds.min()), float(self.thresholds.max())
+
     # Prediction
 
     def predict(self, texts: Sequence[str]) -> list[list[str]]:
@@ -107,16 +116,23 @@ class Predictor(ABC):
         """The predicted paths of label ids of each text, from a root down to each most specific label."""
         return [list(prediction.paths) for prediction in self.predictions(texts)]
 
-    def predictions(self, texts: Sequence[str]) -> list[Prediction]:
-        """The labels, scores and paths of each text."""
+    def predictions(self, texts: Sequence[str], top: int = 0) -> list[Prediction]:
+        """The labels, scores and paths of each text, and this many of the best labels that are not predicted."""
         texts, decoder = as_list(texts, "texts"), self.decoder()
+        check_at_least(top, 0, "top")
         result: list[Prediction] = [Prediction((), (), ())] * len(texts)
         for documents, scores in self.scores(texts):
-            rows, labels, values = predicted_entries(*decoder.decide(scores))
+            chosen, effective = decoder.decide(scores)
+            rows, labels, values = predicted_entries(chosen, effective)
             bounds = np.searchsorted(rows, np.arange(len(documents) + 1)).tolist()
             for row, document in enumerate(documents.tolist()):
                 entries = slice(bounds[row], bounds[row + 1])
-                result[document] = self._prediction(labels[entries].tolist(), values[entries].tolist())
+                prediction = self._prediction(labels[entries].tolist(), values[entries].tolist())
+                if top:
+                    others, other_scores = runners_up(chosen, effective, row, top, self.taxonomy)
+                    pairs = zip(self.taxonomy.decode(others), other_scores.tolist(), strict=True)
+                    prediction = replace(prediction, runners_up=tuple(pairs))
+                result[document] = prediction
         return result
 
     def _prediction(self, labels: list[int], scores: list[float]) -> Prediction:
@@ -128,8 +144,8 @@ class Predictor(ABC):
 
     # Evaluation
 
-    def evaluate(self, data: Documents | str | os.PathLike[str], include_seen: bool = False) -> dict[str, Any]:
-        """All metrics of the predictions for documents, a data file, or the test split of a folder.
+    def evaluate(self, data: EvaluationData, include_seen: bool = False) -> dict[str, Any]:
+        """All metrics of the predictions for documents, a data file, or the test split of a folder or of `read_data`.
 
         Documents that were in the training data are not scored, unless all of them were, or with `include_seen`.
         """
@@ -138,13 +154,12 @@ class Predictor(ABC):
             warnings.warn(warning, stacklevel=2)
         return self.measure(self.scores(documents.texts), documents.labels)
 
-    def evaluation_documents(
-        self, data: Documents | str | os.PathLike[str], include_seen: bool = False
-    ) -> tuple[Documents, str]:
+    def evaluation_documents(self, data: EvaluationData, include_seen: bool = False) -> tuple[Documents, str]:
         """The documents that `evaluate` scores, and a warning if some were in the training data, else an empty one."""
         if isinstance(data, str | os.PathLike):
-            splits = read_data(data, self.taxonomy)
-            data = splits["test"] if "test" in splits else next(iter(splits.values()))
+            data = read_data(data, self.taxonomy)
+        if isinstance(data, dict) and data:
+            data = data["test"] if "test" in data else next(iter(data.values()))
         if not isinstance(data, Documents):
             raise DataError(
                 f"data is {reprlib.repr(data)}; expected documents, a data file or a folder; `score` takes texts and "
@@ -221,6 +236,28 @@ def predicted_entries(chosen: Any, effective: Any) -> tuple[IntArray, IntArray, 
         documents, labels = np.nonzero(chosen)
         return documents, labels, effective[documents, labels]
     return row_indices(chosen), chosen.indices.astype(np.int64), lookup(effective, flat_indices(chosen))
+
+
+def runners_up(
+    chosen: Any, effective: Any, row: int, count: int, taxonomy: Taxonomy
+) -> tuple[IntArray, npt.NDArray[np.float32]]:
+    """The best labels of a document that are not predicted, and their scores; labels with a score of 0 are left out.
+
+    Of equal scores the more specific label comes first.
+    """
+    if isinstance(effective, csr_array):
+        entries, others = (slice(*matrix.indptr[row : row + 2]) for matrix in (effective, chosen))
+        labels, scores = effective.indices[entries].astype(np.int64), effective.data[entries]
+        predicted = chosen.indices[others]
+    else:
+        labels, scores, predicted = np.arange(effective.shape[1]), effective[row], np.flatnonzero(chosen[row])
+    is_candidate = (scores > 0) & ~np.isin(labels, predicted)
+    labels, scores = labels[is_candidate], scores[is_candidate]
+    if count < len(labels):
+        best = scores >= np.partition(scores, -count)[-count]
+        labels, scores = labels[best], scores[best]
+    order = np.lexsort((-taxonomy.depth[labels], -scores))[:count]
+    return labels[order], scores[order]
 
 
 def _read_thresholds(values: Any, taxonomy: Taxonomy) -> FloatArray:

@@ -64,6 +64,23 @@ def by_group(settings: Any) -> Groups:
     return {group: dict(values) for group, values in groups.items()}
 
 
+def find_setting(name: str, kinds: Mapping[str, type]) -> tuple[str, str]:
+    """The group and the key of a setting that was given as a keyword: `epochs`, or `train__epochs`."""
+    group, separator, key = name.partition("__")
+    if separator:
+        return group, key
+    names = {group: [field.name for field in dataclasses.fields(kind)] for group, kind in kinds.items()}
+    groups = [group for group in names if name in names[group]]
+    if len(groups) == 1:
+        return groups[0], name
+    if groups:
+        forms = " or ".join(f"{group}__{name}" for group in groups)
+        raise ConfigError(f"'{name}' is a setting of {' and of '.join(groups)}; write {forms}")
+    near = difflib.get_close_matches(name, [each for keys in names.values() for each in keys], n=1)
+    hint = f"did you mean '{near[0]}'?" if near else "`hill settings` lists all"
+    raise ConfigError(f"unknown parameter or setting '{name}'; {hint}")
+
+
 def make(kind: type[Settings], values: Mapping[str, Any], group: str) -> Settings:
     """Build a settings dataclass; an unknown name or a value of the wrong type is a `ConfigError`."""
     hints = typing.get_type_hints(kind)

@@ -82,3 +82,5 @@ class Prediction:
     labels: tuple[str, ...]
     scores: tuple[float, ...]
     paths: tuple[tuple[str, ...], ...]
+    runners_up: tuple[tuple[str, float], ...] | None = None
+    """The best labels that are not predicted, with their scores, if they were asked for."""

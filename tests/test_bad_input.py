@@ -268,7 +268,7 @@ def test_which_errors_are_for_want_of_memory() -> None:
         ('{"text": "half \\ud800", "labels": []}', "the text has half of a character"),
         ('{"id": "\\ud800", "text": "t", "labels": []}', "the id has half of a character"),
         ('{"text": "t", "labels": ["\\ud800"]}', r"label '\\ud800' is not in the taxonomy"),
-        ('{"\\ud800": 1}', r"no 'text'; the record has '\\ud800'"),
+        ('{"\\ud800": 1}', r"no column 'text', only '\\ud800'; name the column with --text-column \(line 1 of"),
     ],
 )
 def test_half_characters_in_documents(tmp_path: Path, line: str, message: str) -> None:
@@ -477,7 +477,7 @@ REFUSED = {
     "predict none wing": "'none' does not exist; give the folder of a saved model",
     f"predict {LONG} wing": "'x*' cannot be used: File name too long; give another path",
     "predict model wing --workers -1": "--workers is -1; expected at least 0",
-    "predict model wing --workers 3": "--output is missing; for Parquet, several workers or Ray give it a folder",
+    "predict model wing --workers 3": "--output is missing; for several workers or Ray give it a folder",
     "predict model --input= --output=": "--input is empty; expected a file, a folder",
     f"predict model --input train.jsonl --output {LONG}": "File name too long",
     f"predict model --input train.jsonl --output {LONG}.jsonl": "File name too long",

@@ -102,6 +102,7 @@ def parse(words: list[str]) -> None:
     elif words[0] == "make":
         assert re.search(rf"^{re.escape(words[1])}:", (ROOT / "Makefile").read_text(), re.M), words
     elif words[0] == "pip":
+        assert "hill-htc" not in " ".join(words), "the package is not on a package index"
         known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
         asked = {extra for group in re.findall(r"\[([\w,-]+)\]", " ".join(words)) for extra in group.split(",")}
         assert asked <= known.keys(), asked - known.keys()
@@ -168,6 +169,9 @@ def world(tmp_path_factory: pytest.TempPathFactory, tiny_encoder: Path) -> Path:
         (world / name).write_text(f"id\tparents\tname\n{table}")
     (world / "NEW").write_text((world / "NEW").read_text() + "cs.CL\tcs\tComputation and Language\n")
     (world / "texts.csv").write_text("id,text\n" + "".join(f"{i},{' '.join(WORDS['p'])}\n" for i in range(5)))
+    rows = [f"{' '.join(WORDS[name])} {i},{area},{name}\n" for i in range(8) for area, name in (("x", "m"), ("y", "p"))]
+    (world / "articles.csv").write_text(f"Title,area,topic\n{''.join(rows)}")
+    (world / "topics.txt").write_text("x > m\ny > p\n")
     (world / "run.toml").write_text("[train]\nepochs = 2\n")
     for part in ("docs/examples", "examples"):
         shutil.copytree(ROOT / part, world / part)
@@ -250,7 +254,8 @@ WRONG = {
     "<!-- parse: why -->\n```sh\nhill evaluate runs/mine\n```\n": "data",
     "```bash\nhill nonsense\n```\n": "nonsense",
     "```sh\nmake nonsense\n```\n": "nonsense",
-    "```sh\npip install 'hill-htc[nonsense]'\n```\n": "nonsense",
+    "```sh\npip install -e '.[nonsense]'\n```\n": "nonsense",
+    "```sh\npip install 'hill-htc[serve]'\n```\n": "not on a package index",
     "```sh\nwget localhost\n```\n": "a page shows 'wget'",
     "```sh\ncurl localhost -d '{text: 1}'\n```\n": "property name",
     "```sh\nA_KEY=1 hill nonsense\n```\n": "nonsense",

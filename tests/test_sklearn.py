@@ -1,7 +1,9 @@
 """HillClassifier among scikit-learn's tools: its own checks, clone, Pipeline, GridSearchCV, cross_val_score, pickle."""
 
 import copy
+import inspect
 import pickle
+import pydoc
 import re
 import sys
 import warnings
@@ -12,10 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.sparse import coo_matrix, csr_matrix
+from scipy.sparse import coo_matrix, csr_matrix, issparse
 from sklearn.base import clone, is_classifier
 from sklearn.exceptions import NotFittedError, SkipTestWarning
-from sklearn.metrics import f1_score
+from sklearn.metrics import classification_report, f1_score
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer, MultiLabelBinarizer
@@ -24,7 +26,7 @@ from sklearn.utils.estimator_checks import check_estimator, estimator_checks_gen
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from hill.classifier import HillClassifier
+from hill.classifier import HELP, HillClassifier
 from hill.errors import ConfigError, DataError, TaxonomyError
 from hill.taxonomy import Label, Taxonomy, write_taxonomy
 from tests.conftest import ROOT, animals_taxonomy, toy_documents
@@ -155,7 +157,7 @@ def test_parameters_are_kept_as_given_and_settings_are_parameters_too() -> None:
     assert settings == {"train": {"epochs": 3}}, "what was given is not changed in place"
     copied = clone(classifier)
     assert copied.get_params() == classifier.get_params() and copied is not classifier
-    assert "train': {'epochs': 5}" in repr(copied) and repr(copied).startswith("HillClassifier(taxonomy=Taxonomy(DAG")
+    assert "train__epochs=5" in repr(copied) and repr(copied).startswith("HillClassifier(taxonomy=Taxonomy(DAG")
 
 
 @pytest.mark.parametrize(
@@ -163,7 +165,14 @@ def test_parameters_are_kept_as_given_and_settings_are_parameters_too() -> None:
     [
         ({"train__epocs": 1}, "unknown setting of train 'epocs'; did you mean 'epochs'"),
         ({"trian__epochs": 1}, "unknown group of settings 'trian'; expected model, train, data, decode"),
-        ({"epochs": 1}, "unknown parameter 'epochs'; expected taxonomy, model, settings, preset, or group__setting"),
+        ({"epocs": 1}, "unknown parameter or setting 'epocs'; did you mean 'epochs'"),
+        ({"zzzzzz": 1}, "unknown parameter or setting 'zzzzzz'; `hill settings` lists all"),
+        ({"epochs": 0}, "train.epochs is 0; expected at least 1"),
+        ({"epochs": 1, "train__epochs": 2}, "train.epochs is given as 'epochs' and as 'train__epochs'; leave one out"),
+        (
+            {"model": "hgclr", "keep": 3},
+            "'keep' is a setting of model and of decode; write model__keep or decode__keep",
+        ),
         ({"train__epochs": 0}, "train.epochs is 0; expected at least 1"),
         ({"model": "linear", "model__height": 2}, "unknown setting of model 'height'"),
     ],
@@ -174,6 +183,63 @@ def test_wrong_parameters_change_nothing(params: dict[str, Any], message: str) -
     with pytest.raises(ConfigError, match=message):
         classifier.set_params(**params)
     assert classifier.get_params() == before
+
+
+def test_settings_are_keywords(data: Any) -> None:
+    classifier = HillClassifier(animals_taxonomy(), epochs=3, encoder="mpnet", decode__keep=5, preset=None)
+    assert classifier.get_params(deep=False)["epochs"] == classifier.get_params()["train__epochs"] == 3
+    assert classifier.train_config.epochs == 3 and classifier.model_config.encoder == "mpnet"
+    assert classifier.decode_config.keep == 5
+    copied = clone(classifier)
+    assert copied.get_params() == classifier.get_params() and "epochs=3, encoder='mpnet'" in repr(copied)
+    assert copied.set_params(epochs=4, lr=0.5).train_config.epochs == 4, "the same name"
+    assert copied.set_params(train__epochs=5).settings()["train"]["epochs"] == 5, "another name of the same setting"
+    assert "epochs" not in copied.get_params(deep=False) and copied.train_config.lr == 0.5
+    assert HillClassifier(animals_taxonomy(), settings={"train": {"epochs": 7}}, epochs=8).train_config.epochs == 8
+    with pytest.raises(ConfigError, match="unknown parameter or setting 'epocs'; did you mean 'epochs'"):
+        HillClassifier(animals_taxonomy(), epocs=3).fit(*data)
+
+
+def test_a_search_over_keywords(data: Any) -> None:
+    texts, labels = data[0], [label for (label,) in data[1]]
+    classifier = HillClassifier(animals_taxonomy(), "linear", preset=None, ngrams=1)
+    search = GridSearchCV(classifier, {"c": [1e-6, 1.0], "tune": ["off"], "threshold": [0.5]}, cv=2).fit(texts, labels)
+    assert search.best_params_["c"] == 1.0
+    found = search.best_estimator_.settings()["model"]
+    assert (found["c"], found["ngrams"]) == (1.0, 1)
+
+
+@pytest.mark.parametrize("keep", [0, 3])
+def test_a_classification_report_of_scikit_learn(data: Any, keep: int) -> None:
+    texts, labels = data
+    classifier = HillClassifier(animals_taxonomy(), "linear", preset=None, keep=keep).fit(texts, labels)
+    predicted = classifier.predict_indicator(texts)
+    assert issparse(predicted) == bool(keep)
+    names = classifier.classes_
+    report = classification_report(
+        classifier.indicator(labels), predicted, target_names=names, output_dict=True, zero_division=0
+    )
+    for label in names:
+        gold = [label in closed for closed in map(closed_ids, labels)]
+        found = [label in ids for ids in classifier.predict(texts)]
+        both = sum(a and b for a, b in zip(gold, found, strict=True))
+        assert report[label]["support"] == sum(gold)
+        assert report[label]["precision"] == pytest.approx(both / max(sum(found), 1))
+        assert report[label]["recall"] == pytest.approx(both / sum(gold))
+
+
+def closed_ids(labels: list[str]) -> set[str]:
+    """The labels and their ancestors, by hand."""
+    above = {"bat": {"m", "f", "a"}, "mo": {"m", "a"}, "fo": {"f", "a"}, "p": set()}
+    return set(labels).union(*(above[label] for label in labels))
+
+
+def test_help_shows_the_public_surface_only() -> None:
+    text = pydoc.render_doc(HillClassifier, renderer=pydoc.plaintext)  # type: ignore[attr-defined]
+    shown = set(re.findall(r"^ \|  (\w+)(?:\(.*|| = .*)$", text, re.M)) - {"HillClassifier", "Args", "3"}
+    assert shown == set(HELP) and not [name for name in shown if name.startswith("_")]
+    assert "keywords: settings by name" in text
+    assert all(inspect.getattr_static(HillClassifier, name).__doc__ for name in HELP)
 
 
 def test_parameters_set_after_fit_count_from_the_next_fit(linear: HillClassifier, data: Any) -> None:
@@ -406,7 +472,5 @@ def test_scikit_learn_is_needed_for_nothing_but_its_own_tools(monkeypatch: pytes
         monkeypatch.setitem(sys.modules, name, None)
     classifier = HillClassifier(animals_taxonomy(), preset=None).set_params(train__epochs=2)
     assert classifier.get_params()["train__epochs"] == 2 and classifier.indicator([["p"]]).sum() == 1
-    with pytest.raises(
-        ConfigError, match=r"needs sklearn, which is not installed; run: pip install 'hill-htc\[sklearn\]'"
-    ):
+    with pytest.raises(ConfigError, match=r"needs sklearn, which is not installed; run: pip install 'scikit-learn>="):
         classifier.__sklearn_tags__()

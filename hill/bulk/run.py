@@ -6,13 +6,16 @@ Ray. Each part becomes one file, complete or not at all, so a run that was stopp
 
 from __future__ import annotations
 
+import csv
 import json
 import logging
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import islice
 from multiprocessing import connection, get_context
 from multiprocessing.process import BaseProcess
@@ -20,14 +23,16 @@ from pathlib import Path
 from typing import Any
 
 from hill.bulk import write
-from hill.bulk.source import CHUNK, Cut, Part, find_parts
-from hill.bulk.write import Columns, Written, read_written, write_part
+from hill.bulk.source import CHUNK, Cut, InputRow, Part, find_parts, need_parquet
+from hill.bulk.write import Columns, RowOptions, Written, read_written, write_part
 from hill.data import find_splits
 from hill.data.readers import read_fields
 from hill.errors import ConfigError, DataError, HillError, need
 from hill.io import atomic_file
 from hill.predictor import Predictor
 from hill.settings import check_at_least, check_one_of
+from hill.taxonomy import Taxonomy
+from hill.taxonomy.taxonomy import SEPARATOR
 from hill.types import Prediction
 
 MAX_ATTEMPTS = 3
@@ -36,37 +41,124 @@ MAX_BLOCKS = 10_000
 """Maximum number of blocks of the Ray dataset of parts."""
 
 Load = Callable[[], Predictor]
+LoadColumns = Callable[[], Columns]
+
+# From a file to a file
+
+CELL_SEPARATOR = "|"
+"""Between the values in a cell of a CSV file, as `hill train` reads labels."""
 
 
 def predict_file(
-    predictor: Predictor, source: Path, target: Path, tick: Callable[[int], None] = lambda documents: None
+    predictor: Predictor,
+    source: Path,
+    target: Path,
+    tick: Callable[[int], None] = lambda documents: None,
+    options: RowOptions | None = None,
 ) -> int:
-    """Predict every record of a JSONL, CSV or Parquet file, and return their number.
+    """Predict every record of a data file, and return their number.
 
-    The target is a JSONL file with `id`, `labels`, `scores` and `paths`, written completely or not at all. `tick` is
+    The ending of the target is its format: JSONL, CSV or Parquet. It is written completely or not at all. `tick` is
     called with the number of documents of each chunk.
     """
+    options = options or RowOptions()
+    check_target(target)
     files = [file for split in find_splits(source).values() for file in split]
     if any(target.exists() and os.path.samefile(file, target) for file in files):
         raise DataError(f"--output is the input file '{target}'; give another --output")
-    records, count = read_fields(files), 0
-    with atomic_file(target) as draft, draft.open("w", encoding="utf-8") as out:
+    records, count = read_fields(files, options.text_column), 0
+    with atomic_file(target) as draft, WRITERS[target.suffix.lower()](draft, predictor, options) as write_rows:
         while chunk := list(islice(records, CHUNK)):
-            predictions = predictor.predictions([text for _, text in chunk])
-            for (key, _), prediction in zip(chunk, predictions, strict=True):
-                out.write(json.dumps({"id": key, **prediction_document(prediction)}, ensure_ascii=False) + "\n")
+            write_rows(chunk)
             count += len(chunk)
             tick(len(chunk))
     return count
 
 
-def prediction_document(prediction: Prediction) -> dict[str, Any]:
+def check_target(target: Path) -> None:
+    """Raise if this is not the name of a file in a format that predictions can be written in."""
+    if target.suffix.lower() not in WRITERS:
+        raise ConfigError(f"--output is '{target}'; expected a name that ends in {', '.join(WRITERS)}, or a folder")
+
+
+def prediction_document(prediction: Prediction, taxonomy: Taxonomy) -> dict[str, Any]:
     """A prediction as plain values."""
-    return {
+
+    def names(labels: Iterable[str]) -> list[str]:
+        return [taxonomy[taxonomy.row(label)].name for label in labels]
+
+    document: dict[str, Any] = {
         "labels": list(prediction.labels),
+        "names": names(prediction.labels),
         "scores": [round(score, 6) for score in prediction.scores],
-        "paths": [list(path) for path in prediction.paths],
+        "paths": [names(path) for path in prediction.paths],
     }
+    if prediction.runners_up is not None:
+        labels = [label for label, _ in prediction.runners_up]
+        scores = [round(score, 6) for _, score in prediction.runners_up]
+        document |= {"runners_up": labels, "runner_up_names": names(labels), "runner_up_scores": scores}
+    return document
+
+
+Rows = list[tuple[str, str]]
+"""The id and text of each document."""
+
+
+def _documents(rows: Rows, predictor: Predictor, options: RowOptions) -> Iterator[dict[str, Any]]:
+    predictions = predictor.predictions([text for _, text in rows], options.top)
+    for (key, text), prediction in zip(rows, predictions, strict=True):
+        carried = {"id": key, "text": text} if options.with_text else {"id": key}
+        yield carried | prediction_document(prediction, predictor.taxonomy)
+
+
+@contextmanager
+def _write_jsonl(file: Path, predictor: Predictor, options: RowOptions) -> Iterator[Callable[[Rows], None]]:
+    with file.open("w", encoding="utf-8") as out:
+
+        def write_rows(rows: Rows) -> None:
+            for document in _documents(rows, predictor, options):
+                out.write(json.dumps(document, ensure_ascii=False) + "\n")
+
+        yield write_rows
+
+
+@contextmanager
+def _write_csv(file: Path, predictor: Predictor, options: RowOptions) -> Iterator[Callable[[Rows], None]]:
+    """One cell per value; lists are joined, or are JSON if one of their items has the separator."""
+
+    def cell(value: Any) -> str:
+        items = [SEPARATOR.join(item) if isinstance(item, list) else str(item) for item in value]
+        has_separator = any(CELL_SEPARATOR in item for item in items)
+        return json.dumps(items, ensure_ascii=False) if has_separator else CELL_SEPARATOR.join(items)
+
+    with file.open("w", encoding="utf-8", newline="") as out:
+        table = csv.writer(out, lineterminator="\n")
+        header = {"id": "", "text": ""} if options.with_text else {"id": ""}
+        table.writerow(header | prediction_document(Prediction((), (), (), () if options.top else None), Taxonomy([])))
+
+        def write_rows(rows: Rows) -> None:
+            for document in _documents(rows, predictor, options):
+                table.writerow([value if isinstance(value, str) else cell(value) for value in document.values()])
+
+        yield write_rows
+
+
+@contextmanager
+def _write_parquet(file: Path, predictor: Predictor, options: RowOptions) -> Iterator[Callable[[Rows], None]]:
+    columns = Columns(predictor, options)
+    _, parquet = need_parquet()
+    with parquet.ParquetWriter(file, columns.schema) as out:
+        yield lambda rows: out.write_table(columns.table([InputRow(key, text, None) for key, text in rows]))
+
+
+WRITERS = {
+    ".csv": _write_csv,
+    **dict.fromkeys((".jsonl", ".json"), _write_jsonl),
+    ".parquet": _write_parquet,
+}
+
+
+# To a folder
 
 
 class Bulk:
@@ -80,6 +172,7 @@ class Bulk:
         engine: `local` or `ray`.
         workers: number of processes or actors. 0: one process; or one actor per GPU, or per core if there is no GPU.
         cut: how large files are cut into parts.
+        options: which column has the texts, and what is written besides the predictions.
     """
 
     def __init__(
@@ -91,10 +184,13 @@ class Bulk:
         engine: str = "local",
         workers: int = 0,
         cut: Cut | None = None,
+        options: RowOptions | None = None,
     ) -> None:
         check_one_of(engine, ENGINES, "engine")
         check_at_least(workers, 0, "workers")
-        self._load, self._model, self._cut = load, Path(model), cut or Cut()
+        self._options = options or RowOptions()
+        self._load = partial(_load_columns, load, self._options)
+        self._model, self._cut = Path(model), cut or Cut()
         self._engine, self._workers = ENGINES[engine], workers
         self.folder = Path(folder).resolve()
         self.parts = find_parts(source, self._cut, self.folder)
@@ -104,7 +200,7 @@ class Bulk:
     def run(self) -> Iterator[int]:
         """Write the missing parts. Yields numbers of new rows; negative ones take back those of a process that died."""
         with write.lock_predictions(self.folder):
-            write.write_manifest(self.folder, self._model, self._cut, self.parts)
+            write.write_manifest(self.folder, self._model, self._cut, self.parts, self._options)
             missing, self.written = [], []
             for part in self.parts:
                 file = self.folder / part.name
@@ -138,6 +234,10 @@ class Bulk:
         return next((written.example for written in self.written if written.bad), "")
 
 
+def _load_columns(load: Load, options: RowOptions) -> Columns:
+    return Columns(load(), options)
+
+
 # The local engine
 
 
@@ -151,17 +251,17 @@ class _Worker:
     rows: int = 0
 
 
-def _run_local(load: Load, parts: Sequence[Part], folder: Path, workers: int) -> Iterator[int | Written]:
+def _run_local(load: LoadColumns, parts: Sequence[Part], folder: Path, workers: int) -> Iterator[int | Written]:
     """Write parts on this machine; yields numbers of rows, and each part when it is written."""
     if workers > 1 and len(parts) > 1:
         yield from _run_processes(load, parts, folder, min(workers, len(parts)))
     elif parts:
-        columns = Columns(load())
+        columns = load()
         for part in parts:
             yield from write_part(columns, part, folder)
 
 
-def _run_processes(load: Load, parts: Sequence[Part], folder: Path, n_workers: int) -> Iterator[int | Written]:
+def _run_processes(load: LoadColumns, parts: Sequence[Part], folder: Path, n_workers: int) -> Iterator[int | Written]:
     """Write parts in several processes. A process that dies is replaced, and its part starts again.
 
     `concurrent.futures.ProcessPoolExecutor` does not suffice: if one process dies it ends all others, without saying
@@ -219,14 +319,14 @@ def _run_processes(load: Load, parts: Sequence[Part], folder: Path, n_workers: i
             worker.process.join()
 
 
-def _run_worker(pipe: Any, load: Load, folder: Path, cores: slice) -> None:
+def _run_worker(pipe: Any, load: LoadColumns, folder: Path, cores: slice) -> None:
     """Write parts until the pipe is closed; runs in a worker process on some of the cores."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the main process ends this one
     if hasattr(os, "sched_setaffinity"):
         allowed = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, allowed[cores.start % len(allowed) :: cores.step])
     try:
-        columns = Columns(load())
+        columns = load()
         while True:
             for step in write_part(columns, pipe.recv(), folder):
                 pipe.send(step)
@@ -239,7 +339,7 @@ def _run_worker(pipe: Any, load: Load, folder: Path, cores: slice) -> None:
 # The Ray engine
 
 
-def _run_ray(load: Load, parts: Sequence[Part], folder: Path, workers: int) -> Iterator[int | Written]:
+def _run_ray(load: LoadColumns, parts: Sequence[Part], folder: Path, workers: int) -> Iterator[int | Written]:
     """Write parts with Ray; yields the number of rows of each part, and the part."""
     ray = need("ray", "ray", "the engine ray")
     need("ray.data", "ray", "the engine ray")
@@ -280,8 +380,8 @@ def _run_ray(load: Load, parts: Sequence[Part], folder: Path, workers: int) -> I
 class _PartWriter:
     """A Ray actor that loads the model once and writes one part after the other."""
 
-    def __init__(self, load: Load, folder: Path) -> None:
-        self._columns, self._folder = Columns(load()), folder
+    def __init__(self, load: LoadColumns, folder: Path) -> None:
+        self._columns, self._folder = load(), folder
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[str]]:
         """Write a part. An expected error is returned, because Ray would retry if it were raised."""
@@ -301,6 +401,6 @@ class _PartWriter:
         return {"result": [json.dumps(result)]}
 
 
-Engine = Callable[[Load, Sequence[Part], Path, int], Iterator[int | Written]]
+Engine = Callable[[LoadColumns, Sequence[Part], Path, int], Iterator[int | Written]]
 
 ENGINES: dict[str, Engine] = {"local": _run_local, "ray": _run_ray}

@@ -13,7 +13,7 @@ from itertools import count, islice
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, cast
 
-from hill.data.readers import EXPECTED, FORMATS, READERS, format_of
+from hill.data.readers import EXPECTED, FORMATS, LINE_READERS, find_column, format_of, missing_column
 from hill.errors import ConfigError, DataError, need
 
 CHUNK = 4_096
@@ -80,9 +80,10 @@ def find_parts(source: str, cut: Cut, output: Path) -> list[Part]:
     return parts
 
 
-def read_rows(part: Part) -> Iterator[list[InputRow]]:
+def read_rows(part: Part, text_column: str = "text") -> Iterator[list[InputRow]]:
     """The rows of a part in chunks."""
-    rows = _read_parquet(part) if format_of(Path(part.source)) == "parquet" else _read_lines(part)
+    read = _read_parquet if format_of(Path(part.source)) == "parquet" else _read_lines
+    rows = read(part, text_column)
     while chunk := list(islice(rows, CHUNK)):
         yield chunk
 
@@ -112,7 +113,7 @@ def _find_files(source: str) -> list[Part]:
         elif filesystem.isdir(path):
             root, paths = (
                 path,
-                [name for name in filesystem.find(path) if _is_table(name)],
+                [name for name in filesystem.find(path) if _is_bulk_format(name)],
             )
         elif wildcard := re.search(r"[*?\[]", path):
             root = path[: wildcard.start()].rpartition("/")[0]
@@ -123,6 +124,11 @@ def _find_files(source: str) -> list[Part]:
         for path in sorted(paths):
             if format_of(Path(path)) == "answers":
                 raise DataError(f"'{path}' has answers; write them to a JSONL file first: hill export-labels")
+            if format_of(Path(path)) and not _is_bulk_format(path):
+                raise DataError(
+                    f"'{path}' cannot be cut into parts; save it as Parquet, or give a file as --output, such as "
+                    "labels.csv"
+                )
             name = path.removeprefix(root).lstrip("/")
             if not any(step.startswith((".", "_")) for step in PurePosixPath(name).parts):
                 address = filesystem.unstrip_protocol(path).removeprefix("file://").removeprefix("local://")
@@ -134,9 +140,9 @@ def _find_files(source: str) -> list[Part]:
     return files
 
 
-def _is_table(name: str) -> bool:
-    """Whether the name of a file in a folder is that of a data file, other than an answers file."""
-    return FORMATS.get(Path(name.lower().removesuffix(".gz")).suffix, "answers") != "answers"
+def _is_bulk_format(path: str) -> bool:
+    """Whether this is the name of a JSONL, CSV or Parquet file."""
+    return FORMATS.get(Path(path.lower().removesuffix(".gz")).suffix) in (*LINE_READERS, "parquet")
 
 
 def _open_filesystem(address: str) -> tuple[Any, str]:
@@ -216,29 +222,31 @@ def need_parquet() -> tuple[Any, Any]:
     return arrow, parquet
 
 
-def _read_lines(part: Part) -> Iterator[InputRow]:
+def _read_lines(part: Part, text_column: str) -> Iterator[InputRow]:
     lines = _LineFile(part.source, part.offset)
     for index, fields in enumerate(islice(lines.records(), part.rows), part.first):
         if isinstance(fields, str):
             yield InputRow(str(index), "", _replace_surrogates(fields))
-        elif lines.format == "table" and "text" not in fields:
-            raise _missing_text_column(part, list(fields))
-        else:
-            yield _make_row(index, fields.get("id"), fields.get("text"))
+            continue
+        column = find_column(text_column, fields)
+        if column is None and lines.format == "table":
+            raise _missing_text_column(part, text_column, list(fields))
+        yield _make_row(index, fields.get(find_column("id", fields) or ""), fields.get(column or ""))
 
 
-def _read_parquet(part: Part) -> Iterator[InputRow]:
+def _read_parquet(part: Part, text_column: str) -> Iterator[InputRow]:
     arrow, parquet = need_parquet()
     indices = count(part.first)
     try:
         with _open_file(part.source) as raw, parquet.ParquetFile(raw) as file:
             names = file.schema_arrow.names
-            if "text" not in names:
-                raise _missing_text_column(part, names)
-            columns = [name for name in ("id", "text") if name in names]
+            column, key = find_column(text_column, names), find_column("id", names)
+            if column is None:
+                raise _missing_text_column(part, text_column, names)
+            columns = [column, *([key] if key else [])]
             for batch in file.iter_batches(CHUNK, row_groups=part.groups or [], columns=columns):
                 for fields in batch.to_pylist():
-                    yield _make_row(next(indices), fields.get("id"), fields["text"])
+                    yield _make_row(next(indices), fields.get(key), fields[column])
     except (arrow.ArrowException, OSError) as error:
         raise _truncated(part.source, " ".join(str(error).split())[:200]) from None
 
@@ -261,9 +269,8 @@ def _replace_surrogates(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-def _missing_text_column(part: Part, names: list[str]) -> DataError:
-    columns = ", ".join(f"'{name}'" for name in names[:6])
-    return DataError(f"'{part.source}' has no column 'text', only {columns}; rename the column with the texts")
+def _missing_text_column(part: Part, text_column: str, names: list[str]) -> DataError:
+    return DataError(f"'{part.source}' has {missing_column(text_column, names, '--text-column')}")
 
 
 def _truncated(address: str, reason: object) -> DataError:
@@ -289,7 +296,7 @@ class _LineFile:
     def records(self) -> Iterator[Mapping[str, Any] | str]:
         """The fields per record, or a sentence on why it cannot be read; raises if the file is truncated."""
         fields: Mapping[str, Any] | str = "it has no lines"
-        for _, fields in READERS[self.format](cast(Path, self)):
+        for _, fields in LINE_READERS[self.format](cast(Path, self)):
             yield fields
         if not self._complete:
             raise _truncated(self._source, fields)

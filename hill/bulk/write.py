@@ -18,53 +18,78 @@ from scipy.sparse import csr_array
 from hill.bulk.source import CHUNK, Cut, InputRow, Part, need_parquet, read_rows, version_of
 from hill.errors import CheckpointError, ConfigError, DataError
 from hill.io import PREFIX, cannot_write, lock_folder, other_names, sha256, sync, write_json
-from hill.predictor import Predictor, predicted_entries
+from hill.predictor import Predictor, predicted_entries, runners_up
 from hill.types import BoolArray, IntArray
 
 # Tables
 
 MAX_PATH_IDS = 10_000
-"""Maximum number of label ids in the paths of a row. Deep paths repeat ancestors; `labels` has each label once."""
+"""Maximum number of labels in the paths of a row. Deep paths repeat ancestors; `labels` has each label once."""
 
-_Predicted = tuple[IntArray, IntArray, npt.NDArray[np.float32], BoolArray]
-"""Document, label, score, and whether the label ends a path, per predicted label."""
+_Labels = tuple[IntArray, IntArray, npt.NDArray[np.float32], BoolArray]
+"""Document, label, score, and whether it is the most specific label of a path, per label."""
+
+
+@dataclass(frozen=True)
+class RowOptions:
+    """Which column has the texts, and what the rows of the output have besides the prediction."""
+
+    text_column: str = "text"
+    with_text: bool = False
+    top: int = 0
+    """How many of the best labels that are not predicted."""
 
 
 class Columns:
-    """Turns rows into tables with the columns id, labels, scores, paths and error."""
+    """Turns rows into tables with the columns id, labels, names, scores, paths and error, and those of the options."""
 
-    def __init__(self, predictor: Predictor) -> None:
+    def __init__(self, predictor: Predictor, options: RowOptions | None = None) -> None:
         self._arrow, _ = need_parquet()
+        self.options = options or RowOptions()
         self._predictor, self._decoder, taxonomy = predictor, predictor.decoder(), predictor.taxonomy
         self._ids = self._arrow.array(taxonomy.ids, self._arrow.string())
+        self._names = self._arrow.array([label.name for label in taxonomy], self._arrow.string())
         self._parents = taxonomy.parent_table.astype(np.int32)
         self._first_parent = taxonomy.first_parents
         self._path_lengths = np.ones(len(taxonomy), dtype=np.int64)
         for rows in taxonomy.levels[1:]:
             self._path_lengths[rows] += self._path_lengths[self._first_parent[rows]]
         text, list_of = self._arrow.string(), self._arrow.list_
-        types = {"id": text, "labels": list_of(text), "scores": list_of(self._arrow.float32())}
-        self.schema = self._arrow.schema({**types, "paths": list_of(list_of(text)), "error": text})
+        texts, numbers = list_of(text), list_of(self._arrow.float32())
+        types = {"id": text} | ({"text": text} if self.options.with_text else {})
+        types |= {"labels": texts, "names": texts, "scores": numbers, "paths": list_of(texts)}
+        if self.options.top:
+            types |= {"runners_up": texts, "runner_up_names": texts, "runner_up_scores": numbers}
+        self.schema = self._arrow.schema(types | {"error": text})
 
     def table(self, rows: Sequence[InputRow]) -> Any:
         """Predict rows. The table has the same rows in the same order; rows with an error have no labels."""
         valid = np.flatnonzero([row.error is None for row in rows])
-        document, label, score, is_end = self._predict([rows[index].text for index in valid.tolist()])
+        (document, label, score, is_end), others = self._predict([rows[index].text for index in valid.tolist()])
         document = valid[document]
-        order = np.argsort(document, kind="stable")
-        offsets = _offsets(document, len(rows))
-        columns = [
-            self._arrow.array([row.id for row in rows], self._arrow.string()),
-            self._list_array(offsets, self._ids.take(self._arrow.array(label[order]))),
-            self._list_array(offsets, self._arrow.array(score[order].astype(np.float32))),
-            self._path_array(document[is_end], label[is_end], score[is_end], len(rows)),
-            self._arrow.array([row.error for row in rows], self._arrow.string()),
-        ]
+        values: list[list[Any]] = [[row.id for row in rows]]
+        if self.options.with_text:
+            values.append([row.text for row in rows])
+        columns = [self._arrow.array(column, self._arrow.string()) for column in values]
+        columns += self._label_arrays(document, label, score, len(rows))
+        columns.append(self._path_array(document[is_end], label[is_end], score[is_end], len(rows)))
+        if self.options.top:
+            columns += self._label_arrays(valid[others[0]], *others[1:3], len(rows))
+        columns.append(self._arrow.array([row.error for row in rows], self._arrow.string()))
         return self._arrow.Table.from_arrays(columns, schema=self.schema)
 
-    def _predict(self, texts: list[str]) -> _Predicted:
+    def _label_arrays(self, document: IntArray, label: IntArray, score: npt.NDArray[Any], n_rows: int) -> list[Any]:
+        """The ids, names and scores of the labels of each row."""
+        order, offsets = np.argsort(document, kind="stable"), _offsets(document, n_rows)
+        rows = self._arrow.array(label[order])
+        values = self._ids.take(rows), self._names.take(rows), self._arrow.array(score[order].astype(np.float32))
+        return [self._list_array(offsets, each) for each in values]
+
+    def _predict(self, texts: list[str]) -> tuple[_Labels, _Labels]:
+        """The predicted labels, and the best of the others; the latter have no paths."""
         no_int = np.zeros(0, dtype=np.int64)
-        batches: list[_Predicted] = [(no_int, no_int, np.zeros(0, dtype=np.float32), np.zeros(0, dtype=bool))]
+        batches: list[_Labels] = [(no_int, no_int, np.zeros(0, dtype=np.float32), np.zeros(0, dtype=bool))]
+        other_batches = batches.copy()
         for documents, scores in self._predictor.scores(texts) if texts else ():
             chosen, effective = self._decoder.decide(scores)
             row, label, score = predicted_entries(chosen, effective)
@@ -73,11 +98,14 @@ class Columns:
             n_labels = len(self._ids)
             is_end = ~np.isin(row * n_labels + label, inner.row.astype(np.int64) * n_labels + inner.col)
             batches.append((documents[row], label, score, is_end))
-        document, label, score, is_end = (np.concatenate(values) for values in zip(*batches, strict=True))
-        return document, label, score, is_end
+            for i, document in enumerate(documents.tolist() if self.options.top else ()):
+                others = runners_up(chosen, effective, i, self.options.top, self._predictor.taxonomy)
+                n_others = len(others[0])
+                other_batches.append((np.full(n_others, document), *others, np.zeros(n_others, dtype=bool)))
+        return _concatenate(batches), _concatenate(other_batches)
 
     def _path_array(self, document: IntArray, label: IntArray, score: npt.NDArray[Any], n_rows: int) -> Any:
-        """The path to each of these labels, highest score first: one per row, or more with up to `MAX_PATH_IDS` ids."""
+        """The names on the path to each label, highest score first: one path, or more with up to `MAX_PATH_IDS`."""
         order = np.lexsort((label, -score, document))
         lengths = self._path_lengths[label[order]]
         is_first = np.diff(document[order], prepend=-1) != 0
@@ -94,11 +122,16 @@ class Columns:
             parent = self._first_parent[current]
             has_parent = parent >= 0
             current, position = parent[has_parent], position[has_parent] - 1
-        paths = self._list_array(offsets, self._ids.take(self._arrow.array(path_labels)))
+        paths = self._list_array(offsets, self._names.take(self._arrow.array(path_labels)))
         return self._list_array(_offsets(document[order], n_rows), paths)
 
     def _list_array(self, offsets: IntArray, values: Any) -> Any:
         return self._arrow.ListArray.from_arrays(self._arrow.array(offsets.astype(np.int32)), values)
+
+
+def _concatenate(batches: list[_Labels]) -> _Labels:
+    document, label, score, is_end = (np.concatenate(values) for values in zip(*batches, strict=True))
+    return document, label, score, is_end
 
 
 def _offsets(document: IntArray, n_rows: int) -> IntArray:
@@ -136,7 +169,7 @@ def write_part(columns: Columns, part: Part, folder: Path) -> Iterator[int | Wri
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with parquet.ParquetWriter(draft, columns.schema) as out:
-            for chunk in read_rows(part):
+            for chunk in read_rows(part, columns.options.text_column):
                 out.write_table(columns.table(chunk))
                 ids.update("".join(f"{row.id}\0" for row in chunk).encode())
                 errors = [row for row in chunk if row.error]
@@ -211,14 +244,14 @@ def _remove_drafts(folder: Path) -> None:
         draft.unlink(missing_ok=True)
 
 
-def write_manifest(folder: Path, model: Path, cut: Cut, parts: Sequence[Part]) -> None:
+def write_manifest(folder: Path, model: Path, cut: Cut, parts: Sequence[Part], options: RowOptions) -> None:
     """Write the manifest. Raises if the folder has one of another model, settings or input; new files are accepted."""
     try:
         model_sum = sha256(model / "files.json")
     except OSError:
         raise CheckpointError(f"'{model}' is not a saved model: it has no files.json") from None
     part_fields = {part.name: asdict(part) for part in parts}
-    settings = asdict(cut)
+    settings = asdict(cut) | asdict(options)
     file = folder / MANIFEST
     if file.exists():
         try:
@@ -229,7 +262,7 @@ def write_manifest(folder: Path, model: Path, cut: Cut, parts: Sequence[Part]) -
             raise ConfigError(f"'{folder}' was written by another version of this program; {REMEDY}")
         if old["model"] != model_sum:
             raise ConfigError(f"'{folder}' has predictions of another model; {REMEDY}")
-        if old["settings"] != settings:
+        if asdict(RowOptions()) | old["settings"] != settings:
             raise ConfigError(
                 f"'{folder}' was started with the settings {old['settings']}, now they are {settings}; {REMEDY}"
             )

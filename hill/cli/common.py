@@ -11,19 +11,28 @@ from typing import Annotated, Any
 
 import typer
 
-from hill.errors import HillError
+from hill.errors import HillError, counted
 from hill.io import COMMIT
 
 app = typer.Typer(
     help="Classify text into a taxonomy.", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False
 )
 
-DATA_HELP = "JSONL, CSV or Parquet with text and labels, or a folder with train, dev and test files."
+DATA_HELP = (
+    "JSONL, CSV, Excel or Parquet with text and labels; a folder with train, dev and test files; or a folder that "
+    "save_to_disk of Hugging Face datasets wrote."
+)
 TAXONOMY_HELP = "Labels and their parents: a table, parent-child lines, paths, JSON or SKOS."
 
 Data = Annotated[Path, typer.Argument(help=DATA_HELP)]
 TaxonomyFile = Annotated[Path, typer.Option("--taxonomy", help=TAXONOMY_HELP)]
 Language = Annotated[str, typer.Option(help="Language of the labels, if the taxonomy has several.")]
+TextColumn = Annotated[str, typer.Option(help="Name of the column with the texts.")]
+LabelsColumn = Annotated[
+    list[str] | None,
+    typer.Option(help="Name of the column with the labels (default: labels). Repeat it for the levels of a path."),
+]
+Separator = Annotated[str, typer.Option(help="Separator between labels in one cell. Default: '|', ';' or ','.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Model = Annotated[Path, typer.Argument(help="Folder of a trained or exported model.")]
 
@@ -94,8 +103,30 @@ def counting(unit: str) -> Iterator[Callable[[int], None]]:
         yield lambda count: progress.advance(task, count)
 
 
-def print_metrics(metrics: dict[str, Any]) -> None:
-    """Print one metric per line, then one line per level."""
+SHOWN_METRICS = {
+    "labels": {
+        "micro_f1": ("micro F1", "over all labels of all documents; frequent labels count most"),
+        "macro_f1": ("macro F1", "mean over labels; rare ones count as much as frequent ones"),
+    },
+    "hierarchy": {
+        "hierarchical_f1": ("hierarchical F1", "with all ancestors; a near miss costs less than a far one"),
+        "path_micro_f1": ("whole paths", "F1 of complete paths, from a root to a most specific label"),
+    },
+    "scores": {"ece": ("calibration error", "how far scores are from probabilities; 0 is best")},
+}
+"""The metrics that are printed by default, in groups, with a name and an explanation."""
+
+
+def print_metrics(metrics: dict[str, Any], show_all: bool = False, hint: str = "") -> None:
+    """Print the main metrics with explanations and where to find the others, or all: one per line, then the levels."""
+    if not show_all:
+        split = f" of {metrics['split']}" if "split" in metrics else ""
+        print(f"{counted(metrics['documents'], 'document')}{split}; all values are from 0 to 1")
+        for group, names in SHOWN_METRICS.items():
+            for number, (key, (name, meaning)) in enumerate(names.items()):
+                print(f"{'' if number else group:10} {name:18} {metrics[key]:.4f}  {meaning}")
+        print(hint)
+        return
     for name, value in metrics.items():
         if isinstance(value, float):
             print(f"{name:34} {value:.4f}")

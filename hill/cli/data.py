@@ -10,7 +10,18 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hill.cli.common import TAXONOMY_HELP, Data, Json, Language, TaxonomyFile, app, counting
+from hill.cli.common import (
+    TAXONOMY_HELP,
+    Data,
+    Json,
+    LabelsColumn,
+    Language,
+    Separator,
+    TaxonomyFile,
+    TextColumn,
+    app,
+    counting,
+)
 from hill.errors import printable
 
 if TYPE_CHECKING:  # for a quick `hill --help`
@@ -21,15 +32,25 @@ if TYPE_CHECKING:  # for a quick `hill --help`
 
 
 @app.command()
-def check(data: Data, taxonomy: TaxonomyFile, language: Language = "en", as_json: Json = False) -> None:
+def check(
+    data: Data,
+    taxonomy: TaxonomyFile,
+    text_column: TextColumn = "text",
+    labels_column: LabelsColumn = None,
+    separator: Separator = "",
+    language: Language = "en",
+    as_json: Json = False,
+) -> None:
     """Check whether data can be used for training; problems are listed with file, line and remedy."""
     from hill.data.check import check as check_data
     from hill.data.check import print_check
+    from hill.data.documents import column_names
     from hill.taxonomy import read_taxonomy
 
+    columns = column_names(text_column, labels_column, separator)
     labels = read_taxonomy(taxonomy, language)
     with counting("documents") as tick:
-        result = check_data(data, labels, tick)
+        result = check_data(data, labels, tick, columns)
     if as_json:
         print(json.dumps(result.to_dict(), ensure_ascii=False))
     else:
@@ -124,6 +145,7 @@ TITLES = {
     "renamed": "with another name",
     "recoded": "probably with another id",
     "described": "with another description",
+    "similar": "of the removed and added perhaps renamed: similar names under the same parents",
 }
 
 
@@ -160,6 +182,8 @@ def _format_change(kind: str, change: Any) -> str:
         return str(change)
     if kind == "renamed":
         return f"{change['id']}: '{change['from']}' is now '{change['to']}'"
+    if kind == "similar":
+        return f"'{change['from']}' is perhaps now '{change['to']}'"
     if kind == "recoded":
         return f"{change['from']} is now {change['to']} ({change['name']})"
     label = change["id"] if change["id"] == change["name"] else f"{change['id']} ({change['name']})"

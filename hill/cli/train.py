@@ -8,7 +8,16 @@ from typing import Annotated
 
 import typer
 
-from hill.cli.common import Data, Language, TaxonomyFile, app, print_metrics
+from hill.cli.common import (
+    Data,
+    LabelsColumn,
+    Language,
+    Separator,
+    TaxonomyFile,
+    TextColumn,
+    app,
+    print_metrics,
+)
 
 
 @app.command()
@@ -36,6 +45,9 @@ def train(
     ] = True,
     plain: Annotated[bool, typer.Option("--plain", help="The slow and simple loop: fp32, padded batches.")] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also log for TensorBoard.")] = False,
+    text_column: TextColumn = "text",
+    labels_column: LabelsColumn = None,
+    separator: Separator = "",
     language: Language = "en",
 ) -> None:
     """Train a model and save it. `hill settings` lists every setting."""
@@ -71,7 +83,8 @@ def train(
     classifier = HillClassifier(read_taxonomy(taxonomy, language), name, settings, preset)
     check_output_folder(out, resume, data)
     with _exit_on_signal(), (context := init_distributed(classifier.train_config.device)).lock(out):
-        documents = classifier.hold_out_test(read_data(data, classifier.taxonomy))
+        columns = text_column, labels_column or "labels", separator
+        documents = classifier.hold_out_test(read_data(data, classifier.taxonomy, *columns))
         with training_progress(classifier.train_config.metric, shown=context.is_main) as bar:
             for event in classifier.training(documents, out, resume, tensorboard):
                 bar.show(event)
@@ -85,7 +98,7 @@ def train(
             if classifier.warm_start_report:
                 print(f"started from {warm_start}: {classifier.warm_start_report}")
             classifier.save(out)
-            print_metrics(classifier.metrics)
+            print_metrics(classifier.metrics, hint=f"all metrics are in {out / 'metrics.json'}")
             if classifier.decode_note:
                 print(classifier.decode_note)
             if classifier.metrics["split"] == "dev":

@@ -7,7 +7,20 @@ from typing import Annotated, Any
 
 import typer
 
-from hill.cli.common import Data, Json, Model, app, counting, is_exported, load_model, pause_gc, print_metrics
+from hill.cli.common import (
+    Data,
+    Json,
+    LabelsColumn,
+    Model,
+    Separator,
+    TextColumn,
+    app,
+    counting,
+    is_exported,
+    load_model,
+    pause_gc,
+    print_metrics,
+)
 from hill.errors import printable
 
 # Evaluate
@@ -19,7 +32,13 @@ def evaluate(
     data: Data,
     report: Annotated[Path | None, typer.Option(help="Write an error report: .html, or its numbers as .json.")] = None,
     explained: Annotated[int, typer.Option(help="Report: how many errors of each kind to explain.")] = 4,
-    include_seen: Annotated[bool, typer.Option("--all", help="Also score documents from the training data.")] = False,
+    include_seen: Annotated[
+        bool, typer.Option("--include-seen", help="Also score documents from the training data.")
+    ] = False,
+    show_all: Annotated[bool, typer.Option("--all", help="Print all metrics, not only the main ones.")] = False,
+    text_column: TextColumn = "text",
+    labels_column: LabelsColumn = None,
+    separator: Separator = "",
     as_json: Json = False,
 ) -> None:
     """Evaluate a model on data, without documents from its training data. A folder is evaluated on its test split.
@@ -31,8 +50,11 @@ def evaluate(
         from hill.report.report import check_target
 
         check_target(report)  # before the evaluation, which takes long
+    from hill.data import read_data
+
     classifier = load_model(model)
-    documents, warning = classifier.evaluation_documents(data, include_seen)
+    splits = read_data(data, classifier.taxonomy, text_column, labels_column or "labels", separator)
+    documents, warning = classifier.evaluation_documents(splits, include_seen)
     if report:
         with counting("documents") as tick:
             written = make_report(classifier, documents, _load_explain(model), explained, tick)
@@ -45,7 +67,7 @@ def evaluate(
     if as_json:
         print(json.dumps(result, ensure_ascii=False))
         return
-    print_metrics(result)
+    print_metrics(result, show_all, "--all prints all metrics, --report writes a page with the errors")
     if report:
         print(f"report: {report}")
 
@@ -67,11 +89,20 @@ def predict(
     model: Model,
     texts: Annotated[list[str] | None, typer.Argument(help="Texts. Default: the lines of standard input.")] = None,
     source: Annotated[
-        str | None, typer.Option("--input", help="Texts: JSONL, CSV or Parquet; a file, a folder, a 'glob*' or a URI.")
+        str | None,
+        typer.Option("--input", help="Texts: JSONL, CSV, Excel or Parquet; a file, a folder, a 'glob*' or a URI."),
     ] = None,
     target: Annotated[
-        Path | None, typer.Option("--output", help="A .jsonl file, or a folder of Parquet files that can be resumed.")
+        Path | None,
+        typer.Option(
+            "--output", help="A .csv, .jsonl or .parquet file; or a folder of Parquet files that can be resumed."
+        ),
     ] = None,
+    top: Annotated[
+        int, typer.Option(min=0, help="Also give the best labels that are not predicted, this many, with their scores.")
+    ] = 0,
+    with_text: Annotated[bool, typer.Option("--with-text", help="With --output: rows carry the text.")] = False,
+    text_column: TextColumn = "text",
     engine: Annotated[str, typer.Option(help="With a folder as --output: local, or ray for a cluster.")] = "local",
     workers: Annotated[
         int, typer.Option(help="With a folder: processes, or Ray actors. 0: one process, or one actor per GPU or core.")
@@ -81,8 +112,9 @@ def predict(
 ) -> None:
     """Predict the labels of texts."""
     with pause_gc():
-        from hill.bulk import predict_file, prediction_document
-    from hill.errors import ConfigError
+        from hill.bulk import RowOptions, check_target, predict_file, prediction_document
+    from hill.data.documents import text_problem
+    from hill.errors import ConfigError, DataError
     from hill.settings import check_at_least
 
     if (source is None) != (target is None) or (source and texts):
@@ -90,25 +122,31 @@ def predict(
     if source == "":
         raise ConfigError("--input is empty; expected a file, a folder, a 'glob*' or a URI")
     check_at_least(workers, 0, "--workers")
+    options = RowOptions(text_column, with_text, top)
     if source and target and (target.is_dir() or not target.suffix):
-        _predict_to_folder(model, source, target, engine, workers, strict, as_json)
+        _predict_to_folder(model, source, target, engine, workers, strict, as_json, options)
         return
-    if engine != "local" or workers > 1 or (target and target.suffix == ".parquet"):
+    if engine != "local" or workers > 1:
         given = f"--output is '{target}'" if target else "--output is missing"
-        raise ConfigError(f"{given}; for Parquet, several workers or Ray give it a folder, such as labels")
+        raise ConfigError(f"{given}; for several workers or Ray give it a folder, such as labels")
+    if target:
+        check_target(target)
     classifier = load_model(model)
     if source and target:
         with counting("documents") as tick:
-            count = predict_file(classifier, Path(source), target, tick)
+            count = predict_file(classifier, Path(source), target, tick, options)
         print(f"{count:,} predictions in {target}")
         return
     texts = texts or [line.strip() for line in sys.stdin if line.strip()]
-    predictions = list(zip(texts, classifier.predictions(texts), strict=True))
+    for number, text in enumerate(texts, start=1):
+        if problem := text_problem(text):
+            place = "the text" if len(texts) == 1 else f"text {number} of {len(texts)}"
+            raise DataError(f"{place} {problem}")
+    predictions, taxonomy = list(zip(texts, classifier.predictions(texts, top), strict=True)), classifier.taxonomy
     if as_json:
-        documents = [{"text": text, **prediction_document(prediction)} for text, prediction in predictions]
+        documents = [{"text": text, **prediction_document(prediction, taxonomy)} for text, prediction in predictions]
         print(json.dumps(documents, ensure_ascii=False))
         return
-    taxonomy = classifier.taxonomy
     for text, prediction in predictions:
         scores = dict(zip(prediction.labels, prediction.scores, strict=True))
         print(printable(text if len(text) <= 100 else f"{text[:99]}…"))
@@ -117,10 +155,14 @@ def predict(
             print(f"  {scores[path[-1]]:.3f}  {printable(names)}")
         if not prediction.paths:
             print("  no label scores above the threshold")
+        for number, (label, score) in enumerate(prediction.runners_up or ()):
+            if not number:
+                print("  not predicted, but next best:")
+            print(f"  {score:.3f}  {printable(taxonomy.path_name(taxonomy.row(label)))}")
 
 
 def _predict_to_folder(
-    model: Path, source: str, target: Path, engine: str, workers: int, strict: bool, as_json: bool
+    model: Path, source: str, target: Path, engine: str, workers: int, strict: bool, as_json: bool, options: Any
 ) -> None:
     from functools import partial
 
@@ -129,7 +171,7 @@ def _predict_to_folder(
 
     from hill.bulk import Bulk
 
-    bulk = Bulk(partial(load_model, model.resolve()), model, source, target, engine, workers)
+    bulk = Bulk(partial(load_model, model.resolve()), model, source, target, engine, workers, options=options)
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("parts, {task.fields[rows]:,} rows"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task, n_rows = progress.add_task("", total=len(bulk.parts), rows=0), 0

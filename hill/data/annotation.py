@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 
 from hill.data.answers import Answer, document_key
 from hill.data.documents import LabelLookup
-from hill.data.readers import READERS, Problem, format_of, parse_record, raise_error
+from hill.data.readers import DEFAULT_COLUMNS, Problem, RecordParser, raise_error, read_file
 from hill.errors import ConfigError, DataError
 from hill.io import atomic_file, write_json, write_text
 from hill.settings import check_one_of
@@ -54,10 +54,11 @@ def read_queue(path: Path, taxonomy: Taxonomy) -> list[QueuedDocument]:
     lookup, documents = LabelLookup(taxonomy), dict[str, QueuedDocument]()
     if not path.is_file():
         raise DataError(f"queue '{path}' does not exist; hill suggest writes a queue")
-    for index, (line, fields) in enumerate(READERS[format_of(path)](path)):
+    parse = RecordParser(str(path), "text", ["labels"], "id", "")
+    for index, (line, fields) in enumerate(read_file(path, DEFAULT_COLUMNS, with_labels=True)):
         if not isinstance(fields, str):
             fields = {**fields, "labels": fields.get("labels", [])}
-        record = parse_record(fields, str(path), line)
+        record = parse(line, fields)
         if isinstance(record, Problem) or isinstance(fields, str):
             raise DataError(str(record))
         rows, _ = lookup.rows(record, raise_error)

@@ -16,7 +16,16 @@ from rich.table import Table
 from rich.text import Text
 
 from hill.data.documents import LabelLookup
-from hill.data.readers import MAX_EXAMPLES, Problem, Problems, Record, find_splits, read_records
+from hill.data.readers import (
+    DEFAULT_COLUMNS,
+    MAX_EXAMPLES,
+    ColumnNames,
+    Problem,
+    Problems,
+    Record,
+    find_splits,
+    read_records,
+)
 from hill.errors import printable
 from hill.taxonomy import Label, Taxonomy
 from hill.types import IntArray
@@ -38,18 +47,23 @@ MAX_LEVELS = 100
 
 
 def check(
-    path: str | os.PathLike[str], taxonomy: Taxonomy, tick: Callable[[int], None] = lambda documents: None
+    path: str | os.PathLike[str],
+    taxonomy: Taxonomy,
+    tick: Callable[[int], None] = lambda documents: None,
+    columns: ColumnNames = DEFAULT_COLUMNS,
 ) -> "Check":
     """Read a data set and report on it; `tick` is called with the number of documents read since its last call."""
     problems, lookup = Problems(), LabelLookup(taxonomy)
     splits: dict[str, SplitCounts] = {}
     for name, files in find_splits(path).items():
         split = splits[name] = SplitCounts(taxonomy)
-        for record in read_records(files, problems.add):
+        for record in read_records(files, problems.add, columns):
             split.add(record, *lookup.rows(record, problems.add))
             if len(split) % 1_000 == 0:
                 tick(1_000)
         tick(len(split) % 1_000)
+        if problems.counts["missing-column"]:  # the other splits very likely lack it too
+            break
         if not len(split):
             problems.add(Problem("no-documents", str(path), 0, f"the split {name} has no usable document"))
     if next(iter(splits)) not in ("train", "data"):
@@ -261,7 +275,7 @@ def print_check(result: Check, console: Console) -> None:
     console.print()
     for problem in document["problems"]:
         style = "bold red" if problem["severity"] == "error" else "bold yellow"
-        console.print(Text(f"{problem['severity']}: {problem['count']:,} {problem['title']}", style=style))
+        console.print(Text(f"{problem['severity']}: {problem['title']}: {problem['count']:,}", style=style))
         for example in problem["examples"]:
             place = f"{example['file']}:{example['line']}: " if example["line"] else ""
             console.print(Text(printable(f"  {place}{example['message']}")), soft_wrap=True)

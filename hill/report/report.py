@@ -56,6 +56,7 @@ def make_report(
         data, _ = predictor.evaluation_documents(data, include_seen=True)
     if not len(data):
         raise DataError("there are no documents to report on; expected at least one")
+    lowest, highest = predictor.threshold_range
     config, taxonomy, texts = predictor.decode_config, predictor.taxonomy, data.texts
     counts = ErrorCounts(predictor, data.labels, max(MAX_ERRORS, explained))
 
@@ -74,8 +75,8 @@ def make_report(
                 "labels": len(taxonomy),
                 "levels": len(taxonomy.levels),
                 "strategy": config.strategy,
-                "threshold": config.threshold,
-                "threshold_of_each_label": predictor.thresholds is not None,
+                "threshold": lowest if lowest == highest else config.threshold,
+                "threshold_range": [lowest, highest],
                 "calibrated": config.calibrate if predictor.calibrator is not None else "off",
                 "decoding": predictor.decode_note,
             },
@@ -180,7 +181,7 @@ def _charts(report: dict[str, Any]) -> dict[str, Any]:
     curves, model, documents = report["thresholds"], report["model"], report["paths"]["documents"]
     same = " (the same here)" if curves["hierarchical_f1"] == curves["micro_f1"] else ""
     f1 = {"micro_f1": "micro F1", "hierarchical_f1": f"hierarchical F1{same}", "macro_f1": "macro F1"}
-    one_threshold = model["strategy"] != "path" and not model["threshold_of_each_label"]
+    one_threshold = model["strategy"] != "path" and len({*model["threshold_range"]}) == 1
     precision = {"all labels": curves}
     precision |= {f"level {n}": level for n, level in enumerate(curves["levels"][:MAX_LEVELS], start=1)}
     calibration = "" if model["calibrated"] == "off" else f", calibrated ({model['calibrated']})"

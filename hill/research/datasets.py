@@ -13,26 +13,23 @@ import os
 import re
 import shutil
 import tarfile
-import warnings
 import zlib
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from html.entities import entitydefs
-from itertools import count
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryFile
 from typing import NamedTuple
 from xml.etree.ElementTree import Element, ParseError, XMLParser, fromstring
-from zipfile import ZipFile
 
 import numpy as np
 
-from hill.data.readers import open_lines
-from hill.errors import DataError, need
+from hill.data.readers import open_lines, read_xlsx
+from hill.errors import DataError
 from hill.settings import check_one_of
 from hill.taxonomy import Label, Taxonomy, read_taxonomy, write_taxonomy
 from hill.types import IntArray
@@ -337,48 +334,6 @@ def _read_text(path: Path) -> Iterator[tuple[int, list[str]]]:
         except UnicodeError as error:
             remedy = "save it from Excel as Unicode text"
             raise DataError(f"'{path}' is neither UTF-8 nor UTF-16 with a mark ({error}); {remedy}") from None
-
-
-# Workbooks
-
-MAX_PART_SIZE = 2**25
-MAX_COMPRESSION = 200
-"""A part of a workbook that is larger than `MAX_PART_SIZE` and compressed better than this is refused as a zip bomb."""
-MAX_ROWS = 2**20
-"""The maximum number of rows of a sheet in Excel."""
-ESCAPED_CHARACTER = re.compile("_x00([0-7][0-9A-Fa-f])_")
-
-
-def read_xlsx(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The number and the cells of each row of the first sheet as strings; empty cells are empty strings."""
-    openpyxl = need("openpyxl", "data", "reading .xlsx workbooks")
-    try:
-        with ZipFile(path) as archive:
-            for part in archive.infolist():
-                if part.file_size > max(MAX_PART_SIZE, MAX_COMPRESSION * part.compress_size):
-                    raise ValueError(
-                        f"'{part.filename}' has {part.file_size:,} bytes, packed into {part.compress_size:,}"
-                    )
-        with path.open("rb") as file:  # openpyxl leaves a file open that it cannot read
-            with warnings.catch_warnings(action="ignore"):
-                workbook = openpyxl.load_workbook(file, read_only=True, data_only=True)
-            with closing(workbook):
-                if not workbook.worksheets:
-                    raise ValueError("it has no sheet")
-                sheet = workbook.worksheets[0]
-                sheet.reset_dimensions()  # programs other than Excel write wrong ones
-                rows = sheet.iter_rows(values_only=True)
-                for number in count(1):
-                    with warnings.catch_warnings(action="ignore"):
-                        row = next(rows, None)
-                    if row is None:
-                        return
-                    if number > MAX_ROWS:
-                        raise ValueError(f"it has more than {MAX_ROWS:,} rows")
-                    cells = ("" if cell is None else str(cell) for cell in row)
-                    yield number, [ESCAPED_CHARACTER.sub(lambda match: chr(int(match[1], 16)), cell) for cell in cells]
-    except Exception as error:  # openpyxl raises errors of many types for damaged files
-        raise DataError(f"'{path}' is not a usable .xlsx workbook: {error}; save it from Excel again") from None
 
 
 # News stories

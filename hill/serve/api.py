@@ -165,7 +165,7 @@ class ModelDetails(ModelSummary):
     strategies: list[str]
     strategy: str
     threshold: float
-    thresholds_differ: bool = Field(description="Whether thresholds are per label.")
+    thresholds_differ: bool = Field(description="Whether labels have different thresholds.")
     metrics: dict[str, Any]
     max_length: int
     explains: bool

@@ -76,6 +76,7 @@ def make_app(
     app.add_api_route("/metrics", _metrics, tags=["server"], response_class=Response)
     app.add_api_route("/docs", _docs, include_in_schema=False)
     app.add_api_route("/", _page, include_in_schema=False)
+    app.add_api_route("/favicon.ico", _icon, include_in_schema=False)
     app.mount("/static", StaticFiles(directory=PAGE, check_dir=False))
     add_error_handlers(app)
     app.add_middleware(RequestMiddleware, config=config, key=key, metrics=metrics)
@@ -105,6 +106,10 @@ async def _docs(request: Request) -> HTMLResponse:
 
 async def _page() -> FileResponse:
     return FileResponse(PAGE / "index.html", headers={"Content-Security-Policy": CONTENT_SECURITY_POLICY})
+
+
+async def _icon() -> FileResponse:
+    return FileResponse(PAGE / "icon.svg", media_type="image/svg+xml")
 
 
 # The server

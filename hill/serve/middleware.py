@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from hill.errors import HillError
 from hill.serve.config import AllowedHosts, ServeConfig
 
-PUBLIC_PATHS = ("/", "/healthz", "/readyz", "/docs", "/openapi.json")
+PUBLIC_PATHS = ("/", "/favicon.ico", "/healthz", "/readyz", "/docs", "/openapi.json")
 """Paths that need no key; paths below /static/ need none either."""
 SECURITY_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
 """Headers of every response: browsers must not guess its type, nor send its address to other sites."""

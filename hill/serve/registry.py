@@ -95,7 +95,7 @@ class ServedModel:
             "strategies": [strategy for strategy in STRATEGIES if strategy != "auto"],
             "strategy": self.config.strategy,
             "threshold": self.config.threshold,
-            "thresholds_differ": predictor.thresholds is not None,
+            "thresholds_differ": len({*predictor.threshold_range}) > 1,
             # JSON has no infinity and no NaN
             "metrics": json.loads(json.dumps(predictor.metrics), parse_constant=lambda _: None),
             "max_length": predictor.max_length,

@@ -2,11 +2,12 @@
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from typing import Any
 
 import numpy as np
 
-from hill.taxonomy.taxonomy import Taxonomy
+from hill.taxonomy.taxonomy import MAX_COMPARED, Taxonomy
 from hill.types import BoolArray, IntArray
 
 
@@ -30,6 +31,8 @@ class TaxonomyDiff:
     """Rows of b that are new."""
     removed: IntArray
     """Rows of a that are not in b."""
+    similar: IntArray
+    """Removed and added labels with similar names under the same parents: perhaps renamed (n, 2)."""
 
     @property
     def pairs(self) -> IntArray:
@@ -66,6 +69,7 @@ class TaxonomyDiff:
                 {"name": b[new].name, "from": a[old].id, "to": b[new].id} for old, new in self.recoded.tolist()
             ],
             "described": [b[new].id for _, new in self.described.tolist()],
+            "similar": [{"from": a[old].id, "to": b[new].id} for old, new in self.similar.tolist()],
         }
 
 
@@ -86,6 +90,7 @@ def diff(a: Taxonomy, b: Taxonomy) -> TaxonomyDiff:
         described=kept[[a[old].description != b[new].description for old, new in kept.tolist()]],
         added=np.setdiff1d(np.arange(len(b)), row_in_b),
         removed=np.flatnonzero(row_in_b < 0),
+        similar=_find_similar(a, b, row_in_b),
     )
 
 
@@ -110,6 +115,38 @@ def _match_by_name(a: Taxonomy, b: Taxonomy, row_in_b: IntArray) -> None:
         for row, key in keys.items():
             if counts[key] == 1 and len(matches := unmatched.get(key, [])) == 1:
                 row_in_b[row] = matches[0]
+
+
+MIN_SIMILARITY = 0.5
+"""Labels with names as similar as this (`difflib`) are perhaps the same."""
+MAX_PAIRS = 10_000
+"""Pairs of names that are compared per group of siblings at most."""
+
+
+def _find_similar(a: Taxonomy, b: Taxonomy, row_in_b: IntArray) -> IntArray:
+    """Find removed and added labels with similar names under the same parents, which may be such a pair themselves."""
+    guessed, taken = row_in_b.copy(), np.isin(np.arange(len(b)), row_in_b)
+    added: defaultdict[frozenset[int], list[int]] = defaultdict(list)
+    for row in np.flatnonzero(~taken).tolist():
+        added[frozenset(b.parents(row).tolist())].append(row)
+    for level in a.levels:
+        removed: defaultdict[frozenset[int], list[int]] = defaultdict(list)
+        for row in level[guessed[level] < 0].tolist():
+            removed[frozenset(guessed[a.parents(row)].tolist())].append(row)
+        for parents, rows in removed.items():
+            candidates = added.get(parents, [])
+            if len(rows) * len(candidates) > MAX_PAIRS:
+                continue
+            pairs = ((_similarity(a[old].name, b[new].name), old, new) for old in rows for new in candidates)
+            for _, old, new in sorted((pair for pair in pairs if pair[0] >= MIN_SIMILARITY), key=lambda p: -p[0]):
+                if guessed[old] < 0 and not taken[new]:
+                    guessed[old], taken[new] = new, True
+    found = np.flatnonzero((row_in_b < 0) & (guessed >= 0))
+    return np.stack([found, guessed[found]], axis=1)
+
+
+def _similarity(one: str, other: str) -> float:
+    return SequenceMatcher(None, one.casefold()[:MAX_COMPARED], other.casefold()[:MAX_COMPARED]).ratio()
 
 
 def _has_moved(a: Taxonomy, b: Taxonomy, row_in_b: IntArray) -> BoolArray:

@@ -45,7 +45,7 @@ from hill.settings import Groups, by_group
 from hill.taxonomy import Taxonomy
 from hill.train.distributed import Stopped, current_context
 from hill.train.head_start import fit_before_steps
-from hill.train.trainer import EarlyStop, Epoch, Progress, Resumed, Session, Split, Step, TrainingEvent, train
+from hill.train.trainer import Epoch, Finished, Progress, Resumed, Session, Split, Step, TrainingEvent, train
 
 FOLDER = "checkpoints"
 STATE = re.compile(r"state-\d{8}-\d{4}")
@@ -270,10 +270,7 @@ class Checkpoints:
             saved = saved | {"settings": upgrade_settings(self._facts["model"], saved["settings"], folder, resume=True)}
         if differences := list(_differences(saved, self._facts)):
             shown = "; ".join(differences[:MAX_DIFFERENCES]) + ("; …" if len(differences) > MAX_DIFFERENCES else "")
-            raise CheckpointError(
-                f"this training cannot resume '{folder.parent.parent}': {shown}. Use the same settings and data, or "
-                "choose another --out"
-            )
+            raise _cannot_resume(folder.parent.parent, shown)
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
@@ -357,14 +354,26 @@ def remove_training(out: Path) -> None:
         (out / TRAINING).unlink()
 
 
-def saved_settings(out: Path) -> Groups | None:
-    """The settings of the training whose latest checkpoint is in this folder, if there is one."""
+def saved_settings(out: Path, model: str) -> Groups | None:
+    """The settings of the latest checkpoint in this folder, if there is one; raises if it is of another model."""
     for state in _states(out / FOLDER):
         if has_state(state):
             with suppress(CheckpointError, LookupError, TypeError):
                 finish_save(state)
-                return by_group(read_json(state / "state.json")["facts"]["settings"])
-    return None
+                facts = read_json(state / "state.json")["facts"]
+                settings, saved_model = by_group(facts["settings"]), facts["model"]
+                break
+    else:
+        return None
+    if saved_model != model:
+        raise _cannot_resume(out, f"the model is '{model}' and was {saved_model!r:.100}")
+    return settings
+
+
+def _cannot_resume(out: Path, reason: str) -> CheckpointError:
+    return CheckpointError(
+        f"this training cannot resume '{out}': {reason}. Use the same settings and data, or choose another --out"
+    )
 
 
 def _states(folder: Path) -> list[Path]:
@@ -395,14 +404,14 @@ class Log:
             if not content.endswith(b"\n"):  # the last line is incomplete
                 os.truncate(file, content.rfind(b"\n") + 1)
 
-    def write_event(self, event: Step | Epoch | EarlyStop) -> None:
-        """Log every tenth step, every epoch and early stopping."""
+    def write_event(self, event: Step | Epoch | Finished) -> None:
+        """Log every tenth step, every epoch and why training stopped."""
         if isinstance(event, Epoch):
             values = {key: value for key, value in event.metrics.items() if key != "levels"}
             self.write({"epoch": event.epoch, "improved": event.improved, "dev": values})
             self._add_scalars({f"dev/{key}": value for key, value in values.items()}, event.epoch)
-        elif isinstance(event, EarlyStop):
-            self.write({"stopped": event.epoch, "best_epoch": event.best_epoch})
+        elif isinstance(event, Finished):
+            self.write({"stopped": event.epoch, "best_epoch": event.best_epoch, "reason": event.reason})
         elif event.step % LOG_STEPS == 0:
             losses = {"loss": event.loss.item()} | {name: part.item() for name, part in event.parts.items()}
             skipped = {"skipped": event.skipped} if event.skipped else {}

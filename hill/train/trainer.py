@@ -99,19 +99,26 @@ class Epoch:
 
 
 @dataclass(frozen=True)
-class EarlyStop:
-    """The training ended after this epoch, because dev has not improved for `patience` epochs."""
+class Finished:
+    """Training ended: all steps are done (`steps`), the time is over (`time`), or dev does not improve (`patience`).
 
+    Its weights are those of the best epoch, with this dev metric; None if dev was scored once at most.
+    """
+
+    reason: str
+    step: int
+    steps: int
     epoch: int
     best_epoch: int
+    best: float | None
 
 
-TrainingEvent = StageProgress | Notice | Resumed | Step | Epoch | EarlyStop
+TrainingEvent = StageProgress | Notice | Resumed | Step | Epoch | Finished
 
 # The loop
 
 
-def train(session: Session, data: Split, dev: Split | None, taxonomy: Taxonomy) -> Iterator[Step | Epoch | EarlyStop]:
+def train(session: Session, data: Split, dev: Split | None, taxonomy: Taxonomy) -> Iterator[Step | Epoch | Finished]:
     """Train from the current progress to the last step, or until dev has not improved for `patience` epochs.
 
     With a time limit, learning rates decay with the time if that runs out sooner than the steps.
@@ -127,10 +134,11 @@ def train(session: Session, data: Split, dev: Split | None, taxonomy: Taxonomy) 
     n_epochs = math.ceil(total / per_epoch)
     interval = math.ceil(n_epochs / config.evaluations) if config.evaluations else 1
     is_last = progress.step >= total
-    while not is_last and progress.epoch - progress.best_epoch < config.patience:
+    while (not is_last or progress.position) and progress.epoch - progress.best_epoch < config.patience:
         model.train()
         batches = training_order(len(data), config.batch_size, config.seed, progress.epoch)
-        for start in range(progress.position, len(batches), config.accumulate):
+        # A training that was killed after its last step, but before dev was scored, has no steps left.
+        for start in () if is_last else range(progress.position, len(batches), config.accumulate):
             group = batches[start : start + config.accumulate]
             documents = np.concatenate(group)
             progress.step += 1
@@ -147,8 +155,9 @@ def train(session: Session, data: Split, dev: Split | None, taxonomy: Taxonomy) 
         progress.epoch, progress.position = progress.epoch + 1, 0
         if is_last or progress.epoch % interval == 0:
             yield _finish_epoch(session, dev, taxonomy)
-    if not is_last:
-        yield EarlyStop(progress.epoch, progress.best_epoch)
+    reason = "patience" if not is_last else "steps" if progress.step >= total else "time"
+    best = progress.best if dev and len(progress.history) > 1 else None
+    yield Finished(reason, progress.step, total, progress.epoch, progress.best_epoch, best)
 
 
 def _finish_epoch(session: Session, dev: Split | None, taxonomy: Taxonomy) -> Epoch:

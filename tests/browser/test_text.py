@@ -182,3 +182,46 @@ def test_an_error_is_shown_and_can_be_retried(page: Page, expected_errors: list[
     expect(page.get_by_role("alert")).to_contain_text("The server does not respond.")
     page.get_by_role("button", name="Try again").click()
     expect(page.locator(".paths button")).to_have_count(1)
+
+
+def test_runners_up_come_before_labels_with_a_score_of_0(page: Page, models: Models) -> None:
+    classify(page, TEXT)
+    scores = dict(zip(models.animals.taxonomy.ids, models.animals.predict_proba([TEXT])[0], strict=True))
+    predicted = models.animals.predict([TEXT])[0]
+    rest = sorted((label for label in scores if label not in predicted), key=lambda label: -scores[label])
+    shown = page.locator(".next button")
+    expect(shown).to_have_count(len([label for label in rest if scores[label] >= 0.005][:3]))
+    first = models.animals.taxonomy.path_name(models.animals.taxonomy.row(rest[0]))
+    assert shown.first.locator(".names").inner_text().replace("›", " > ").split() == first.split()
+    assert shown.first.locator(".score").inner_text() == f"{scores[rest[0]]:.2f}"
+    box, tree = page.locator(".next").bounding_box(), page.locator(".tree").bounding_box()
+    assert box and tree and box["y"] + box["height"] <= tree["y"]
+    shown.first.click()
+    expect(page.locator("#why .about")).to_contain_text("not predicted")
+
+
+def test_siblings_in_the_tree_are_ordered_by_their_scores(page: Page) -> None:
+    expect(page.get_by_role("treeitem")).to_have_text(["Animals2", "Plants"])
+    classify(page, "leaf root bark")
+    page.locator("#threshold").press("End")
+    expect(page.locator(".state")).to_contain_text("No label scores above")
+    values = [float(value) for value in page.locator(".tree > li > .row .score").all_inner_texts()]
+    assert values == sorted(values, reverse=True)
+    expect(page.locator(".tree > li > .row .name")).to_have_text(["Plants", "Animals"])
+
+
+def test_on_a_phone_the_labels_of_a_text_need_no_scrolling(page: Page) -> None:
+    page.set_viewport_size({"width": 375, "height": 667})
+    classify(page, TEXT)
+    assert page.evaluate("scrollY") == 0
+    expect(page.locator(".paths button").first).to_be_in_viewport(ratio=1)
+    expect(page.locator(".next button").first).to_be_in_viewport(ratio=1)
+
+
+def test_a_control_that_cannot_be_used_says_why(page: Page) -> None:
+    page.select_option("#strategy", "path")
+    expect(page.locator("#threshold")).to_be_disabled()
+    expect(page.locator("#threshold-value")).to_have_text("not used by the strategy path")
+    page.select_option("#strategy", "closure")
+    expect(page.locator("#threshold-value")).to_have_text("default of the model")
+    expect(page.locator("#threshold")).to_be_enabled()

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from hill.bulk import Bulk, Cut, predict_file
 from hill.bulk.source import CHUNK, InputRow, Part, find_parts, read_rows, version_of
-from hill.bulk.write import Columns, read_written, write_part
+from hill.bulk.write import Columns, RowOptions, read_written, write_part
 from hill.classifier import HillClassifier
 from hill.cli.common import app
 from hill.decode import DecodeConfig
@@ -75,16 +75,28 @@ def test_tables_equal_predictions(taxonomy: Taxonomy, strategy: str) -> None:
     rows = [InputRow(f"k{i}", "x" * (i * 7 % 11) + str(i), None) for i in range(40)]
     rows[3] = InputRow("bad", "", "the text is empty")
     rows[39] = InputRow("worse", "", "there is no text")
-    table = Columns(predictor).table(rows)
+    table = Columns(predictor, RowOptions(with_text=True, top=3)).table(rows)
     good = [row for row in rows if not row.error]
-    expected = {row.id: found for row, found in zip(good, predictor.predictions([r.text for r in good]), strict=True)}
+    found = predictor.predictions([row.text for row in good], top=3)
+    expected = {row.id: prediction for row, prediction in zip(good, found, strict=True)}
     assert sum(len(found.paths) for found in expected.values()) > 40
     for row, found in zip(rows, table.to_pylist(), strict=True):
         assert (found["id"], found["error"]) == (row.id, row.error)
         wanted = expected.get(row.id)
         assert found["labels"] == (list(wanted.labels) if wanted else [])
         assert found["scores"] == pytest.approx(wanted.scores if wanted else [], abs=1e-7)
-        assert found["paths"] == ([list(path) for path in wanted.paths] if wanted else [])
+        assert found["paths"] == (path_names(taxonomy, wanted.paths) if wanted else [])
+        assert found["names"] == [taxonomy[taxonomy.row(label)].name for label in found["labels"]]
+        assert found["text"] == row.text
+        others = list(wanted.runners_up or ()) if wanted else []
+        assert found["runners_up"] == [label for label, _ in others]
+        assert found["runner_up_names"] == [taxonomy[taxonomy.row(label)].name for label, _ in others]
+        assert found["runner_up_scores"] == pytest.approx([score for _, score in others])
+    assert list(Columns(predictor).schema.names) == ["id", "labels", "names", "scores", "paths", "error"]
+
+
+def path_names(taxonomy: Taxonomy, paths: Sequence[Sequence[str]]) -> list[list[str]]:
+    return [[taxonomy[taxonomy.row(label)].name for label in path] for path in paths]
 
 
 def test_tables_without_labels() -> None:
@@ -118,7 +130,7 @@ def test_a_folder_gives_one_part_per_file(model: Path, tmp_path: Path) -> None:
     for row, prediction in zip(found, expected, strict=True):
         assert row["labels"] == list(prediction.labels) and row["error"] is None
         assert row["scores"] == pytest.approx(prediction.scores, abs=1e-5)
-        assert row["paths"] == [list(path) for path in prediction.paths]
+        assert row["paths"] == path_names(animals_taxonomy(), prediction.paths)
 
 
 @pytest.mark.parametrize("pattern", ["*.jsonl", "**/*.jsonl", "[ab].jsonl", "b.*"])
@@ -221,8 +233,8 @@ def test_unusable_input_is_refused(model: Path, tmp_path: Path) -> None:
     (tmp_path / "e.csv").write_bytes(b"text\nfur\rmilk\nwing\n")
     out = tmp_path / "out"
     for name, message in {
-        "a.csv": r"has no column 'text', only 'id', 'texts'; rename",
-        "b.parquet": r"has no column 'text', only 'body'",
+        "a.csv": r"a.csv' has no column 'text'; did you mean --text-column texts\?",
+        "b.parquet": r"has no column 'text', only 'body'; name the column with --text-column",
         "c.jsonl.gz": r"c.jsonl.gz' cannot be read to its end: .*; repair it",
         "d.parquet": r"d.parquet' cannot be read: ",
         "e.csv": r"e.csv' cannot be read to its end: .*new-line",

@@ -14,9 +14,9 @@ from hill.classifier import HillClassifier
 from hill.errors import HillError
 from tests.bulk.predictors import SlowPredictor
 from tests.bulk.test_bulk import save_model
-from tests.conftest import ROOT, toy_documents
+from tests.conftest import ROOT, animals_taxonomy, toy_documents
 
-ray = pytest.importorskip("ray", reason="Ray is not installed; run: pip install 'hill-htc[ray]'")
+ray = pytest.importorskip("ray", reason="Ray is not installed; run: pip install 'ray[data]'")
 pytestmark = pytest.mark.filterwarnings(
     "ignore::ResourceWarning", "ignore::FutureWarning", "ignore:`use_:DeprecationWarning"
 )
@@ -61,7 +61,8 @@ def test_ray_equals_the_model_and_the_local_engine(cluster: None, tiny_encoder: 
     for number, (row, wanted) in enumerate(zip(found, load().predictions(texts), strict=True)):
         assert (row["id"], row["labels"]) == (str(number), list(wanted.labels))
         assert row["scores"] == pytest.approx(wanted.scores, abs=1e-5)
-        assert row["paths"] == [list(path) for path in wanted.paths]
+        taxonomy = animals_taxonomy()
+        assert row["paths"] == [[taxonomy[taxonomy.row(label)].name for label in path] for path in wanted.paths]
 
 
 def test_a_killed_actor_neither_loses_nor_duplicates_rows(cluster: None, tmp_path: Path) -> None:

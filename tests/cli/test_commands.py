@@ -26,7 +26,7 @@ def test_help_and_version() -> None:
     shown = subprocess.run([sys.executable, "-m", "hill", "--help"], capture_output=True, text=True, cwd=ROOT)
     assert "check" in shown.stdout and shown.returncode == 0
     assert hill("--version").stdout.startswith("hill 0.")
-    assert "JSONL, CSV or Parquet" in hill("check", "--help").stdout
+    assert "JSONL, CSV, Excel or Parquet" in hill("check", "--help").stdout
 
 
 def test_the_help_needs_no_slow_imports() -> None:

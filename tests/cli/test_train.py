@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hill.io import mark_training
 from hill.taxonomy import write_taxonomy
 from tests.command import hill
 from tests.conftest import ROOT, animals_taxonomy, toy_documents
@@ -40,7 +41,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory, tiny_encoder: Path) -> Path
     command = [sys.executable, "-m", "hill", *map(str, train_arguments(folder, tiny_encoder, folder / "model"))]
     result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert result.returncode == 0, result.stderr
-    assert "micro_f1" in result.stdout and f"hill predict {folder / 'model'}" in result.stdout
+    assert "19 documents of test; all values are from 0 to 1\nlabels     micro F1 " in result.stdout
+    assert f"all metrics are in {folder / 'model' / 'metrics.json'}\n" in result.stdout
+    assert f"hill predict {folder / 'model'}" in result.stdout
     assert "\n20 dev documents: " in result.stdout
     assert "hill: test: 1 of 20 documents were in the training data" in result.stderr
     assert "epoch 4: dev micro_f1" in result.stderr and "expect slightly lower scores" not in result.stdout
@@ -89,7 +92,7 @@ def test_a_file_without_splits_is_tested_on_documents_that_were_held_out(folder:
         "hill: 74 of 82 documents were in the training data; their scores say little about new documents, so only the "
         "other 8 are scored\n"
     )
-    everything = hill("evaluate", tmp_path / "model", data, "--json", "--all")
+    everything = hill("evaluate", tmp_path / "model", data, "--json", "--include-seen")
     assert json.loads(everything.stdout)["documents"] == 82 and not everything.stderr
     report = hill("evaluate", tmp_path / "model", data, "--json", "--report", tmp_path / "report.json")
     assert json.loads(report.stdout)["metrics"]["documents"] == 8 and "so only the other 8" in report.stderr
@@ -106,18 +109,54 @@ def test_evaluate(folder: Path) -> None:
     found = json.loads(result.stdout)
     trained = json.loads((folder / "model" / "metrics.json").read_text())
     assert found == {key: value for key, value in trained.items() if key != "split"}
-    assert "level 1 (2 labels)" in hill("evaluate", folder / "model", folder / "dev.jsonl").stdout
+    everything = hill("evaluate", folder / "model", folder / "dev.jsonl", "--all").stdout
+    assert "level 1 (2 labels)" in everything and everything.count("\n") > 40
+    lines = hill("evaluate", folder / "model", folder).stdout.splitlines()
+    assert lines[0] == "19 documents; all values are from 0 to 1" and len(lines) == 7
+    names = {"micro F1": "micro_f1", "macro F1": "macro_f1", "hierarchical F1": "hierarchical_f1"}
+    names |= {"whole paths": "path_micro_f1", "calibration error": "ece"}
+    for line, (name, key) in zip(lines[1:], names.items(), strict=False):
+        assert f" {name} " in line and f" {found[key]:.4f}  " in line
+    assert [line.split(" ")[0] for line in lines[1:6]] == ["labels", "", "hierarchy", "", "scores"]
+    assert lines[6] == "--all prints all metrics, --report writes a page with the errors"
 
 
 def test_predict_texts_lines_and_files(folder: Path) -> None:
     texts = ["leaf root bark", "wing beak nest"]
     found = json.loads(hill("predict", folder / "model", *texts, "--json").stdout)
-    assert [item["text"] for item in found] == texts and set(found[0]) == {"text", "labels", "scores", "paths"}
+    keys = {"text", "labels", "names", "scores", "paths"}
+    assert [item["text"] for item in found] == texts and set(found[0]) == keys
     shown = hill("predict", folder / "model", stdin="leaf root bark\n\nwing beak nest\n").stdout
     assert shown.startswith("leaf root bark\n") and "wing beak nest" in shown
     out = folder / "predicted.jsonl"
     result = hill("predict", folder / "model", "--input", folder / "test.jsonl", "--output", out)
     assert "20 predictions" in result.stdout and len(out.read_text().splitlines()) == 20
+
+
+def test_messages_about_texts_count_as_people_do(folder: Path) -> None:
+    cases = {("",): "the text is empty; expected at least one word", ("leaf", " "): "text 2 of 2 is empty; expected at"}
+    for texts, message in cases.items():
+        result = hill("predict", folder / "model", *texts)
+        assert result.returncode == 2 and result.stderr.startswith(f"hill: {message}"), result.stderr
+
+
+def test_almost_no_documents_are_noticed(folder: Path, tmp_path: Path) -> None:
+    lines = [json.dumps({"text": text, "labels": ["p"]}) for text in ("leaf", "root")]
+    (tmp_path / "two.jsonl").write_text("\n".join(lines))
+    options = ("--taxonomy", folder / "taxonomy.json", "--model", "linear", "--out")
+    result = hill("train", tmp_path / "two.jsonl", *options, tmp_path / "model")
+    assert result.returncode == 0
+    assert "only 1 training document: the model will hardly be of use; give hundreds, or at least ten" in result.stderr
+    assert "training linear on cpu: 1 training document, 1 dev document, 7 labels\n" in result.stderr
+    enough = hill("train", folder, *options, tmp_path / "other")
+    assert "hardly be of use" not in enough.stderr
+
+
+def test_an_unfinished_training_says_how_to_continue(folder: Path, tmp_path: Path) -> None:
+    mark_training(tmp_path)
+    result = hill("predict", tmp_path, "leaf")
+    expected = "has no config.json; its training did not finish: continue it with --resume"
+    assert result.returncode == 2 and expected in result.stderr
 
 
 def test_wrong_requests(folder: Path, tiny_encoder: Path, tmp_path: Path) -> None:

@@ -101,6 +101,12 @@ def test_it_keeps_the_first_of_each_kind_and_counts_the_rest(tmp_path: Path, ani
     assert "… and 7 more" in shown(found)
 
 
+def test_counts_need_no_plural(tmp_path: Path, animals: Taxonomy) -> None:
+    write(tmp_path / "train.jsonl", [{"text": "x", "labels": ["p"]}])
+    write(tmp_path / "dev.jsonl", [])
+    assert "error: splits without documents: 1\n" in shown(check(tmp_path, animals))
+
+
 def test_splits_that_cannot_be_trained_on(tmp_path: Path, animals: Taxonomy) -> None:
     write(tmp_path / "test.jsonl", [{"text": "x", "labels": ["p"]}])
     write(tmp_path / "dev.jsonl", [])

@@ -135,10 +135,18 @@ def test_files_that_are_not_data(tmp_path: Path) -> None:
         ("t.jsonl", b'["x"]', "a JSON list; expected an object"),
         ("t.jsonl", b"\n\xff\xfe{}\n", r"byte 0xff is not UTF-8; save the file as UTF-8 \(line 2"),
         ("t.jsonl", b"[" * 100_000, "not usable JSON"),
-        ("t.jsonl", b'{"Text": "x", "labels": []}', "no 'text'; did you mean 'Text'?"),
-        ("t.jsonl", b'{"body": "x", "labels": []}', "no 'text'; the record has 'body', 'labels'"),
-        ("t.jsonl", b"{}", "no 'text'; the record has no fields"),
-        ("t.jsonl", b'{"text": "x", "label": "p"}', "no 'labels'; did you mean 'label'?"),
+        (
+            "t.jsonl",
+            b'{"texts": "x", "labels": []}',
+            r"no column 'text'; did you mean --text-column texts\? \(line 1 of",
+        ),
+        (
+            "t.jsonl",
+            b'{"body": "x", "labels": []}',
+            "no column 'text', only 'body', 'labels'; name the column with --te",
+        ),
+        ("t.jsonl", b"{}", "no column 'text'; name the column with --text-column"),
+        ("t.jsonl", b'{"text": "x", "labels": []}\n{"text": "y"}', r"no 'labels'; the record has 'text' \(line 2 of"),
         ("t.jsonl", b'{"id": 1, "text": null, "labels": []}', "^the text is null; expected a string"),
         ("t.jsonl", b'{"text": ["x"], "labels": []}', "the text is a list; expected a string"),
         ("t.jsonl", b'{"text": " \\n", "labels": []}', "the text is empty"),
@@ -154,7 +162,7 @@ def test_files_that_are_not_data(tmp_path: Path) -> None:
         ),
         ("t.csv", b"text,labels\nx,p\ny\n", r"1 columns; the header has 2 \(text, labels\) \(line 3"),
         ("t.csv", b"text,labels\nx,p\n\xe9,p\n", r"byte 0xe9 is not UTF-8; save the file as UTF-8 \(line 3"),
-        ("t.csv", b"words,labels\nx,p\n", "no 'text'; the record has 'words', 'labels'"),
+        ("t.csv", b"words,labels\nx,p\n", "no column 'text', only 'words', 'labels'; name the column with"),
         ("t.csv.gz", b"no gzip", "the file cannot be read further"),
         ("t.parquet", b"no parquet", "the file cannot be read further"),
     ],
@@ -169,14 +177,14 @@ def test_the_first_unusable_record_is_refused(
 
 def test_parquet_without_the_columns(tmp_path: Path, animals: Taxonomy) -> None:
     write(tmp_path / "t.parquet", [{"words": "x", "labels": ["p"]}])
-    with pytest.raises(DataError, match="the columns are words, labels; expected text, and labels to train on"):
+    with pytest.raises(DataError, match="no column 'text', only 'words', 'labels'; name the column with --text-column"):
         read_data(tmp_path / "t.parquet", animals)
 
 
 def test_parquet_needs_its_extra(tmp_path: Path, animals: Taxonomy, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "t.parquet", RECORDS)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ConfigError, match=r"reading Parquet needs pyarrow.*pip install 'hill-htc\[data\]'"):
+    with pytest.raises(ConfigError, match=r"reading Parquet needs pyarrow.*run: pip install 'openpyxl>="):
         read_data(path, animals)
 
 

@@ -112,5 +112,5 @@ def test_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"train.lora is 8, but the text encoder is not pretrained; set it to 0"):
         add_adapters(RCNN(10), 8)
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(ConfigError, match=r"^train.lora needs peft, which is not .*; run: pip install 'hill-htc\[lora"):
+    with pytest.raises(ConfigError, match=r"^train.lora needs peft, which is not .*; run: pip install 'peft>="):
         add_adapters(transformer("bert"), 8)

@@ -171,7 +171,19 @@ def test_the_text_for_a_terminal() -> None:
         "  logit -1.00 = baseline -1.00, words +0.00, gap +0.00",
         "  for      nothing",
         "  against  nothing",
+        "",
+        "logit: the score of the label before it becomes a probability; above 0 speaks for the label",
+        "baseline: the logit with '[MASK]' in place of the words; gap: what the words do not account for",
+        "branches: the same logit by the parts of the model that it comes from",
     ]
+
+
+def test_no_path_is_printed_twice_and_only_what_is_shown_is_explained() -> None:
+    label = LabelExplanation("A > B", "B", "A > B", 0.5, True, 1.0, 0.0, (1.0,), 8)
+    root = LabelExplanation("A", "A", "A", 0.5, True, 1.0, 0.0, (1.0,), 8)
+    text = Explanation("x", "hill", "exact", "empty text", (Word("x", 0, 1),), (label, root)).text()
+    assert "0.500  A > B\n" in text and "0.500  A\n" in text and "branches" not in text
+    assert "with 'empty text' in place" in text
 
 
 def test_to_dict() -> None:

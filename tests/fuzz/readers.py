@@ -15,9 +15,9 @@ from rich.console import Console
 
 from hill.data import read_data
 from hill.data.check import check, print_check
-from hill.data.readers import read_fields
+from hill.data.readers import read_fields, read_xlsx
 from hill.errors import DataError
-from hill.research.datasets import prepare, read_xlsx
+from hill.research.datasets import prepare
 from hill.settings import make, read_settings
 from hill.taxonomy import Taxonomy, read_taxonomy, write_taxonomy
 from hill.tree import build_tree
@@ -89,6 +89,12 @@ def _parquet() -> list[Files]:
     rows = seeds.RECORDS[:2]
     columns = {key: [row.get(key) for row in rows] for key in ("id", "text")}
     return [drawn._parquet({**columns, "labels": [["bat"], ["m"]]})]
+
+
+def _arrow() -> list[Files]:
+    from tests.data.test_columns import save_dataset
+
+    return [seeds.written(lambda folder, _: save_dataset(folder), "")]
 
 
 def _gzipped() -> list[Files]:
@@ -185,6 +191,7 @@ def readers() -> dict[str, Reader]:
         Reader("data-csv", _table, read, lambda: documents["csv"] | documents["tsv"], 4),
         Reader("data-gzip", _gzipped, read, None, 2),
         Reader("data-parquet", _parquet, read, lambda: documents["parquet"], 2),
+        Reader("data-arrow", _arrow, read),
         Reader("xlsx", _book, _sheet, None, 4),
         Reader("prepare-wos", seeds.wos, partial(_prepare, "wos"), None, 2),
         Reader("prepare-rcv1", _rcv1, partial(_prepare, "rcv1"), None, 1),

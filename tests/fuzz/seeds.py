@@ -117,7 +117,7 @@ def wos() -> list[Files]:
     return [{"Data.txt": text.encode()}, {"Data.xlsx": book}]
 
 
-def written(write: Callable[[Path, str], None], form: str) -> Files:
+def written(write: Callable[[Path, str], object], form: str) -> Files:
     """The files that a function writes to a folder."""
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder), form)

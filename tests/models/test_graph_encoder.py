@@ -190,7 +190,7 @@ def test_edges_are_those_of_the_taxonomy(tiny_encoder: Path) -> None:
 def test_it_needs_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch_geometric.nn", None)
     for kind in KINDS:
-        message = rf"structure={kind} needs torch_geometric, which is not installed; run: pip install 'hill-htc\[gnn\]'"
+        message = rf"structure={kind} needs torch_geometric, which is not installed; run: pip install 'torch-"
         with pytest.raises(ConfigError, match=message):
             make_encoder(kind)
 

@@ -55,6 +55,18 @@ def report_of(
     return make_report(Given(taxonomy, scores, decoding, batch, seed), documents_of(labels)).to_dict()
 
 
+def test_the_report_says_which_thresholds_are_in_use() -> None:
+    predictor = Given(animals_taxonomy(), np.eye(7), DecodeConfig(strategy="closure", calibrate="off"))
+    given: dict[str, Any] = {
+        "threshold 0.500,": None,
+        "threshold 0.250,": np.full(7, 0.25),
+        "thresholds from 0.100 to 0.900,": np.array([0.1, 0.5, 0.9, 0.5, 0.5, 0.5, 0.5]),
+    }
+    for message, predictor.thresholds in given.items():
+        report = make_report(predictor, documents_of(np.eye(7)))
+        assert message in report.html() and ("in use: " in report.html()) == ("from" not in message)
+
+
 def test_the_report_says_what_tuning_chose() -> None:
     predictor = Given(animals_taxonomy(), np.eye(7), DecodeConfig(calibrate="off"))
     assert "Tuning on" not in make_report(predictor, documents_of(np.eye(7))).html()

@@ -161,7 +161,22 @@ def test_a_strategy_alone_keeps_the_thresholds_per_label() -> None:
         assert ids() == ids(strategy="top-down") == ["a"]
         assert ids(threshold=0.4) == animals_taxonomy().ids and ids(threshold=0.6) == []
         shown = client.get("/v1/model").json()
+        model.thresholds = np.full(7, 0.5)  # type: ignore[assignment]
+        assert not client.get("/v1/model").json()["thresholds_differ"]
         assert shown["thresholds_differ"] and shown["metrics"] == {"micro_f1": None, "levels": [{"ece": None}]}
+
+
+def test_browsers_find_an_icon_also_without_the_key() -> None:
+    registry = ModelRegistry([(Path("given"), FirstWordPredictor(animals_taxonomy()), None)])
+    with client_of(make_app(registry, key="a key")) as client:
+        assert client.get("/v1/models").status_code == 401
+        for path in ("/favicon.ico", "/static/icon.svg"):
+            icon = client.get(path)
+            assert icon.status_code == 200 and icon.headers["content-type"].startswith("image/svg+xml")
+            assert icon.text.lstrip().startswith("<svg")
+        for page in ("/", "/docs"):
+            text = client.get(page).text
+            assert '<link rel="icon" href="/static/icon.svg"' in text and "img-src 'self'" in text
 
 
 def test_explanations(client: TestClient, fitted: HillClassifier) -> None:

@@ -104,6 +104,35 @@ def test_to_dict_names_labels(animals: Taxonomy) -> None:
     assert document["renamed"] == [{"id": "bat", "from": "Bats", "to": "Vampires"}] and document["described"] == ["bat"]
 
 
+def paths(*lines: str) -> Taxonomy:
+    """A taxonomy of paths, whose ids are the paths."""
+    steps = [tuple(line.split(" > ")) for line in lines]
+    return Taxonomy(Label(" > ".join(s), s[-1], (" > ".join(s[:-1]),) if s[1:] else ()) for s in steps)
+
+
+def test_labels_that_were_perhaps_renamed(tmp_path: Path) -> None:
+    a = paths("A", "A > Phone Cases", "A > Phone Cases > Red", "A > Tea", "A > Screens", "B", "B > Lamps")
+    b = paths("A", "A > Cases", "A > Cases > Red", "A > Coffee", "A > Screen Covers", "A > Screens 2", "B", "B > Xyz")
+    found = [(each["from"], each["to"]) for each in diff(a, b).to_dict()["similar"]]
+    assert found == [
+        ("A > Phone Cases", "A > Cases"),
+        ("A > Phone Cases > Red", "A > Cases > Red"),
+        ("A > Screens", "A > Screens 2"),
+    ], "the most similar sibling, also below such a pair; nothing else"
+    assert len(diff(a, b).removed) == 5 and not len(diff(a, b).recoded), "it is a hint only"
+    for name, taxonomy in (("a", a), ("b", b)):
+        write_taxonomy(taxonomy, tmp_path / f"{name}.json")
+    text = hill("taxonomy", "diff", tmp_path / "a.json", tmp_path / "b.json").stdout
+    title = "3 of the removed and added perhaps renamed: similar names under the same parents"
+    assert f"{title}\n  'A > Phone Cases' is perhaps now 'A > Cases'\n" in text
+    assert not len(diff(a, a).similar)
+
+
+def test_many_siblings_are_not_compared() -> None:
+    a, b = (Taxonomy(Label(f"{name}{i}", f"{name} {i}") for i in range(200)) for name in ("same", "sama"))
+    assert not len(diff(a, b).similar)
+
+
 def test_many_labels_take_seconds() -> None:
     n, draw = 40_000, np.random.default_rng(0)
     labels = [Label(f"c{i}", f"name {i % 977}", (f"c{i // 12}",) if i > 11 else ()) for i in range(n)]

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import signal
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +27,7 @@ from hill.taxonomy import Taxonomy
 from hill.train import Epoch, Step, TrainConfig, head_start
 from hill.train.checkpoint import check_output_folder
 from hill.train.progress import TrainingProgress
-from hill.train.trainer import EarlyStop, make_optimiser, set_rates
+from hill.train.trainer import Finished, Notice, make_optimiser, set_rates
 from tests.conftest import animals_taxonomy, toy_documents
 from tests.forks import start
 from tests.made import make_model
@@ -105,7 +106,7 @@ def test_two_runs_are_the_same_to_the_bit(
     assert not same(weights(tmp_path / "other-model"), weights(unbroken))
 
 
-@pytest.mark.parametrize("reports", [1, 4, 12, 26])
+@pytest.mark.parametrize("reports", [1, 4, 12, 26, 27])
 def test_a_killed_training_resumes_to_the_same_weights(
     tiny_encoder: Path, unbroken: Path, tmp_path: Path, reports: int
 ) -> None:
@@ -131,6 +132,9 @@ def test_resuming_with_other_settings_or_data_is_refused(tiny_encoder: Path, ani
     train, order = data["train"], np.arange(48)
     refused(r"train.lr is 0.0001 and was 0.003\. Use the same settings", data, lr=1e-4)
     refused(r"train.lr is 0.0001 and was 0.003; train.seed is 3 and was 42\.", data, lr=1e-4, seed=3)
+    other = HillClassifier(animals, "flat", {"model": {"encoder": str(tiny_encoder)}}, preset=None)
+    with pytest.raises(CheckpointError, match=r"cannot resume '.*': the model is 'flat' and was 'hill'\. Use the same"):
+        list(other.training(data, out, resume=True))
     refused("the number of documents of train is 24 and was 48; ", data | {"train": data["dev"]})
     refused("the ids of train changed; the texts of train changed; ", data | {"train": train.take(order[::-1])})
     refused(r"the labels of train changed\.", data | {"train": replace(train, labels=train.labels[order[::-1]])})
@@ -141,6 +145,18 @@ def test_resuming_with_other_settings_or_data_is_refused(tiny_encoder: Path, ani
         damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
     with pytest.raises(CheckpointError, match=r"weights.safetensors' is damaged"):
         list(classifier(animals, tiny_encoder).training(toy_data(animals), out, resume=True))
+
+
+def test_a_training_stopped_before_its_last_score_has_no_steps_left(
+    tiny_encoder: Path, animals: Taxonomy, tmp_path: Path
+) -> None:
+    for event in classifier(animals, tiny_encoder, steps=8).training(toy_data(animals), tmp_path):
+        if isinstance(event, Step) and event.step == 8:  # the second epoch has two of its six steps
+            break
+    events = list(classifier(animals, tiny_encoder, steps=8).training(toy_data(animals), tmp_path, resume=True))
+    assert not [event for event in events if isinstance(event, Step)]
+    assert [event.epoch for event in events if isinstance(event, Epoch)] == [2]
+    assert isinstance(events[-1], Finished) and (events[-1].reason, events[-1].step) == ("steps", 8)
 
 
 def test_the_log_tells_steps_and_epochs(unbroken: Path) -> None:
@@ -156,13 +172,23 @@ def test_training_stops_when_dev_stops_improving(tiny_encoder: Path, animals: Ta
     model = classifier(animals, tiny_encoder, epochs=30, patience=2, encoder_lr=0.0, lr=0.0)
     events = list(model.training(toy_data(animals), tmp_path))
     assert [r.improved for r in events if isinstance(r, Epoch)] == [True, False, False]
-    assert events[-1] == EarlyStop(epoch=3, best_epoch=1)
-    assert json.loads((tmp_path / "log.jsonl").read_text().splitlines()[-1])["stopped"] == 3
-    shown = io.StringIO()
-    with Progress(console=Console(file=shown, width=200)) as bar:
-        TrainingProgress(bar, "micro_f1").show(events[-1])
-    message = "stopped after epoch 3: dev micro_f1 has not improved for 2 epochs; best epoch 1"
-    assert message in shown.getvalue()
+    best = max(event.metrics["micro_f1"] for event in events if isinstance(event, Epoch))
+    steps = [event for event in events if isinstance(event, Step)]
+    assert events[-1] == Finished("patience", len(steps), 10 * len(steps), epoch=3, best_epoch=1, best=best)
+    last = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[-1])
+    assert (last["stopped"], last["best_epoch"], last["reason"]) == (3, 1, "patience")
+    message = "stopped after epoch 3: dev micro_f1 has not improved for 2 epochs; best epoch 1 of 3, with dev micro_f1 "
+    assert f"{message}{best:.4f}" in shown(events[-1:])
+
+
+def shown(events: Iterable[Any], metric: str = "micro_f1") -> str:
+    """What a person sees of these events."""
+    out = io.StringIO()
+    with Progress(console=Console(file=out, width=200)) as bar:
+        progress = TrainingProgress(bar, metric)
+        for event in events:
+            progress.show(event)
+    return out.getvalue()
 
 
 def test_a_training_that_ends_with_its_last_epoch_was_not_stopped(
@@ -170,7 +196,48 @@ def test_a_training_that_ends_with_its_last_epoch_was_not_stopped(
 ) -> None:
     model = classifier(animals, tiny_encoder, epochs=3, patience=2, encoder_lr=0.0, lr=0.0)
     events = list(model.training(toy_data(animals), tmp_path))
-    assert isinstance(events[-1], Epoch) and events[-1].epoch == 3
+    assert isinstance(events[-2], Epoch) and events[-2].epoch == 3
+    assert isinstance(events[-1], Finished) and events[-1].reason == "steps"
+    n_steps = sum(isinstance(event, Step) for event in events)
+    text = shown(events)
+    assert f"trained {n_steps} of {n_steps} steps; best epoch 1 of 3, with dev micro_f1 " in text
+    opening = (
+        f"training hill with the encoder {tiny_encoder} on cpu: 48 training documents, 24 dev documents, 7 labels, "
+        f"{n_steps} steps"
+    )
+    (notice,) = (event.text for event in events if isinstance(event, Notice))
+    assert notice == opening
+
+
+def test_what_the_bar_shows_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("hill.train.progress.time.perf_counter", lambda: now)
+    bar = Progress(console=Console(file=io.StringIO()))
+    progress, told = TrainingProgress(bar, "micro_f1"), list[str]()
+    monkeypatch.setattr(progress, "_print", told.append)
+    for number in range(11, 16):
+        now += 30.0 if number == 11 else 2.0
+        progress.show(Step(number, 1_000, 0, 32, 2e-5, torch.tensor(number / 10), {}))
+    (task,) = bar.tasks
+    assert task.fields["detail"] == "loss 1.5000  learning rate 2.0e-05", "steps are slow, so each loss is read"
+    assert task.completed == 15, "each step counts, so that the time left is known after two"
+    expected = "about 33 minutes for 986 more steps, at 16 documents per second; scoring dev is extra"
+    assert told == [expected], "2 s per step, once, without the first"
+
+
+@pytest.mark.parametrize(
+    ("event", "message"),
+    [
+        (Finished("time", 7, 90, 1, 1, None), "stopped after step 7 of 90: the time limit is reached\n"),
+        (Finished("steps", 1_000, 1_000, 5, 5, None), "trained 1,000 of 1,000 steps\n"),
+        (
+            Finished("patience", 9, 90, 3, 2, 0.5),
+            "not improved for 1 epoch; best epoch 2 of 3, with dev micro_f1 0.5000\n",
+        ),
+    ],
+)
+def test_why_a_training_ended(event: Finished, message: str) -> None:
+    assert message in shown([event])
 
 
 def test_the_head_start_gives_a_head_start(

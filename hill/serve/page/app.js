@@ -82,13 +82,8 @@ function describe({ paths, labels }, index) {
 }
 
 async function example() {
-  find("example").disabled = true;
-  try {
-    text.value = await makeExample(shownPanels()[0].labels);
-    await classify();
-  } finally {
-    find("example").disabled = false;
-  }
+  text.value = await makeExample(shownPanels()[0].labels);
+  await classify();
 }
 
 async function choose(panel, label) {

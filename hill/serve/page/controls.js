@@ -64,8 +64,10 @@ export class Controls {
 
   setThreshold(custom) {
     this.customThreshold = custom;
-    this.resetButton.hidden = !custom;
-    this.thresholdText.textContent = custom ? points(Number(this.threshold.value)) : "default of the model";
+    const unused = this.threshold.disabled;
+    this.resetButton.hidden = !custom || unused;
+    const value = custom ? points(Number(this.threshold.value)) : "default of the model";
+    this.thresholdText.textContent = unused ? "not used by the strategy path" : value;
   }
 
   reset() {
@@ -78,6 +80,7 @@ export class Controls {
     const name = this.strategy.value || this.info.strategy;
     find("strategy-hint").textContent = STRATEGIES[name] ?? "";
     this.threshold.disabled = name === "path";
+    this.setThreshold(this.customThreshold);
   }
 }
 

@@ -4,10 +4,11 @@ import { get, post } from "./api.js";
 import { bar, el, plural, points } from "./dom.js";
 import { Labels } from "./labels.js";
 import { Search } from "./search.js";
-import { Tree } from "./tree.js";
+import { FAINT, Tree } from "./tree.js";
 
 const MAX_SCORES = 1000;
 const MAX_PATHS = 20;
+const MAX_RUNNERS_UP = 3;
 
 export class Panel {
   constructor(model, { choose, note }) {
@@ -64,8 +65,9 @@ export class Panel {
       const { predictions } = await post("/v1/predict", { text, model: this.model, top_k, ...settings }, abort.signal);
       this.text = text;
       await this.tree.show(predictions[0]);
+      const runnersUp = await this.runnersUp(predictions[0]);
       if (abort.signal.aborted) return null;
-      this.summary(predictions[0]);
+      this.summary(predictions[0], runnersUp);
       return predictions[0];
     } catch (error) {
       if (error.name !== "AbortError") this.fail(error, () => this.predict(text, settings));
@@ -83,24 +85,35 @@ export class Panel {
     this.say("Paste a text to see its labels, or browse the taxonomy.");
   }
 
-  summary({ paths, labels, scores }) {
+  summary({ paths, labels, scores }, runnersUp) {
     if (!paths.length) {
       const best = scores?.[0];
       const highest = best ? ` The highest score is ${best.score.toFixed(3)}, of ${best.name}.` : "";
       this.say(`No label scores above the threshold.${highest}`);
+      this.state.append(...runnersUp);
       return;
     }
     const byId = new Map(labels.map((label) => [label.id, label]));
     const list = el("ol", { class: "paths", "aria-label": "Predicted paths" });
-    for (const path of paths.slice(0, MAX_PATHS)) list.append(this.path(path, byId));
+    for (const path of paths.slice(0, MAX_PATHS)) list.append(this.path(path, byId.get(path.at(-1))));
     if (paths.length > MAX_PATHS) list.append(el("li", { class: "muted" }, `and ${plural(paths.length - MAX_PATHS, "more path")}`));
-    this.state.replaceChildren(list);
+    this.state.replaceChildren(list, ...runnersUp);
   }
 
-  path(path, byId) {
-    const end = byId.get(path.at(-1));
-    const names = path.slice(0, -1).map((id) => byId.get(id)?.name ?? this.labels.name(id));
-    const text = el("span", { class: "names" }, ...names.flatMap((name) => [name, el("span", { class: "sep" }, "›")]), el("strong", {}, end.name));
+  // The best labels that are not predicted, as a heading and a list; nothing if all their scores are almost 0.
+  async runnersUp({ labels, scores }) {
+    const predicted = new Set(labels.map(({ id }) => id));
+    const best = (scores ?? []).filter(({ id, score }) => !predicted.has(id) && score >= FAINT).slice(0, MAX_RUNNERS_UP);
+    if (!best.length) return [];
+    const paths = (await Promise.all(best.map(({ id }) => this.labels.label(id)))).map((label) => label.paths[0]);
+    await this.labels.getAll([...new Set(paths.flat())]);
+    const rows = best.map((label, index) => this.path(paths[index], label));
+    return [el("p", { class: "muted" }, "Next best, not predicted"), el("ol", { class: "next", "aria-label": "Next best labels" }, ...rows)];
+  }
+
+  path(path, end) {
+    const names = path.slice(0, -1).map((id) => this.labels.name(id));
+    const text = el("span", { class: "names" }, ...names.flatMap((name) => [name, el("span", { class: "sep" }, "›"), el("wbr")]), el("strong", {}, end.name));
     const reveal = async () => {
       const item = await this.tree.reveal(end.id);
       if (item) await this.tree.pick(item);

@@ -121,7 +121,10 @@ export class Table {
     find("progress-part").hidden = false;
     find("bar").hidden = !on;
     find("cancel").hidden = !on;
-    find("label-rows").disabled = this.file.disabled = this.column.disabled = on;
+    for (const control of [find("label-rows"), this.file, this.column]) {
+      control.disabled = on;
+      control.title = on ? "The rows are being labelled. Wait, or cancel." : "";
+    }
     if (on) {
       find("download").hidden = true;
       this.progress(`0 of ${plural(total, "row")}`);

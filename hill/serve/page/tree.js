@@ -3,7 +3,7 @@
 import { bar, count, el, plural, points } from "./dom.js";
 import { PAGE } from "./labels.js";
 
-const FAINT = 0.005;
+export const FAINT = 0.005;
 const MAX_OPEN_PATHS = 20;
 
 export class Tree {
@@ -236,11 +236,12 @@ class TreeView {
     return this.scores.get(id) ?? -1;
   }
 
-  // The children of a label in the order in which they are shown.
+  // The children of a label in the order in which they are shown: those with a score of almost 0 come last.
   order(parent, labels) {
     const first = this.pinned.get(parent) ?? [];
     const ids = new Set(first.map((label) => label.id));
-    return [...first, ...labels.filter((label) => !ids.has(label.id))];
+    const score = ({ id }) => (this.score(id) < FAINT ? 0 : this.score(id));
+    return [...first, ...labels.filter((label) => !ids.has(label.id)).sort((a, b) => score(b) - score(a))];
   }
 }
 
