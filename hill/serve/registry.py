@@ -85,7 +85,8 @@ class ServedModel:
     def to_dict(self, default: bool) -> dict[str, Any]:
         """The fields of `ModelDetails`."""
         predictor: Any = self.predictor
-        encoder = getattr(getattr(predictor, "model_config", None), "encoder", None)
+        config: Any = getattr(predictor, "model_config", None)
+        encoder = config.encoder if getattr(config, "text", "") == "transformer" else None
         if encoder and encoder.startswith((".", "/", "~")):
             encoder = Path(encoder).name  # clients must not learn the folders of this machine
         return {

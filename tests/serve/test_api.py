@@ -166,6 +166,13 @@ def test_a_strategy_alone_keeps_the_thresholds_per_label() -> None:
         assert shown["thresholds_differ"] and shown["metrics"] == {"micro_f1": None, "levels": [{"ece": None}]}
 
 
+def test_a_model_on_words_has_no_encoder() -> None:
+    words = HillClassifier(animals_taxonomy(), "linear", preset=None).fit(*toy_documents(24, 0))
+    registry = ModelRegistry([(Path("words"), words, None)])
+    with client_of(make_app(registry)) as client:
+        assert client.get("/v1/model").json()["encoder"] is None
+
+
 def test_browsers_find_an_icon_also_without_the_key() -> None:
     registry = ModelRegistry([(Path("given"), FirstWordPredictor(animals_taxonomy()), None)])
     with client_of(make_app(registry, key="a key")) as client:
