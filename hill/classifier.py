@@ -87,6 +87,8 @@ class DataConfig:
     """Maximum number of tokens per text, at most what the encoder supports; longer texts are truncated."""
     dev_share: float = 0.1
     """Share of the training documents that is held out as dev if there is no dev split."""
+    max_test: int = 0
+    """Documents of test that are scored after training: a random sample of this size; 0: all. A time limit sets it."""
     max_dev: int = 0
     """Dev documents that are used at most, a random sample; 0: all."""
     test_share: float = 0.1
@@ -98,6 +100,7 @@ class DataConfig:
         check_at_least(self.max_length, 4, "data.max_length")
         check_at_least(self.windows, 0, "data.windows")
         check_at_least(self.max_dev, 0, "data.max_dev")
+        check_at_least(self.max_test, 0, "data.max_test")
         if not 0 < self.dev_share < 1:
             raise ConfigError(f"data.dev_share is {self.dev_share}; expected a share between 0 and 1")
         if not 0 <= self.test_share < 1:
@@ -395,7 +398,7 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
 
     def _plan(self, session: Session, train: Documents, dev: int, test: int, seconds: float, resume: bool) -> Plan:
         """Measure the speed and choose settings with which the training ends in time."""
-        sample = train.sample(TIMED_DOCUMENTS)
+        sample = train.sample(max(TIMED_DOCUMENTS, 2 * self.train_config.batch_size))  # the first batch is slower
         tokens = tokenize(sample.texts, self.stored.tokenizer, self.max_length)
         speed = measure_speed(session, Split(tokens, sample.labels), MEASURED_SHARE * seconds)
         layers = encoder_shape(self.model_config.encoder)[0] if self.model_config.text == "transformer" else 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -287,8 +287,8 @@ MARGIN = 0.9
 """Share of the time that is planned."""
 TUNING_SECONDS, TUNING_SHARE = 5.0, 0.05
 """Time for tuning and saving: at most this long, and at most this share of the time."""
-MAX_DEV_SHARE = 0.1
-"""Share of the time in which dev is scored; of more dev documents, a sample is used."""
+SCORED_SHARE = 0.1
+"""Share of the time in which dev is scored, and as much for test; of more documents, a sample is used."""
 LENGTHS = (512, 256, 128, 64)
 
 
@@ -314,15 +314,16 @@ def fit_to_time(
     for most in (each for each in LENGTHS if each <= max(length, LENGTHS[-1])):
         kept = float(np.minimum(lengths, most).sum() / max(lengths.sum(), 1))
         predict = speed.predict * kept
-        used = int(min(dev, max(MAX_DEV_SHARE * seconds / predict, 50)))
-        end = predict * (used + test) + min(TUNING_SECONDS, TUNING_SHARE * seconds)
+        encode = speed.encode * kept
+        scored = Scored(*(int(min(each, max(SCORED_SHARE * seconds / predict, 50))) for each in (dev, test)))
+        end = predict * sum(scored) + min(TUNING_SECONDS, TUNING_SHARE * seconds)
         for freeze in dict.fromkeys((train["freeze"], max(train["freeze"], layers // 2), layers)):
             left, loss = MARGIN * seconds - end, LENGTH_LOSS * (1 - kept)
             if freeze >= layers:
-                left -= predict * documents
+                left -= encode * documents
                 cost, loss = speed.head, loss + FROZEN_LOSS * (train["freeze"] < layers)
             else:
-                left -= predict * documents * (train["head_start"] == "on")  # which reads all documents once
+                left -= encode * documents * (train["head_start"] == "on")  # which reads all documents once
                 cost = speed.train * kept * (3 * layers - 2 * freeze) / (3 * layers)
                 loss += HALF_LOSS * (freeze > train["freeze"])
             steps = int(min(left / (cost * size), wanted))
@@ -330,25 +331,32 @@ def fit_to_time(
                 continue
             loss += STEP_LOSS * math.log2(wanted / steps) ** 1.5
             if best is None or loss < best[0] - 1e-9:
-                best = loss, _plan(most, freeze, layers, steps, wanted, used, dev, end, left)
+                best = loss, _plan(most, freeze, layers, steps, wanted, scored, Scored(dev, test), end)
     if best is None:
         raise ConfigError(
-            f"{max(seconds, 0):.0f} seconds of the time limit are left, but scoring {used + test:,} documents and one "
+            f"{max(seconds, 0):.0f} seconds of the time limit are left, but scoring {sum(scored):,} documents and one "
             "step take longer; allow more minutes"
         )
     return best[1]
 
 
+class Scored(NamedTuple):
+    """Numbers of documents of dev and test."""
+
+    dev: int
+    test: int
+
+
 def _plan(
-    length: int, freeze: int, layers: int, steps: int, wanted: int, used: int, dev: int, end: float, left: float
+    length: int, freeze: int, layers: int, steps: int, wanted: int, used: Scored, given: Scored, end: float
 ) -> Plan:
     parts = [f"{steps:,} of {wanted:,} steps" if steps < wanted else f"all {steps:,} steps", f"{length} tokens"]
     if freeze:
         parts.append("encoder frozen" if freeze >= layers else f"{freeze} of {layers} layers frozen")
-    if used < dev:
-        parts.append(f"{used:,} of {dev:,} dev documents")
+    shares = dict(zip(used._fields, zip(used, given, strict=True), strict=True))
+    parts += [f"{few:,} of {all_:,} {name} documents" for name, (few, all_) in shares.items() if few < all_]
     settings: Groups = {
         "train": {"steps": steps, "freeze": freeze, "evaluations": 1},
-        "data": {"max_length": length, "max_dev": used if used < dev else 0},
+        "data": {"max_length": length} | {f"max_{name}": few * (few < all_) for name, (few, all_) in shares.items()},
     }
     return Plan(settings, end, f"to end in time: {', '.join(parts)}")

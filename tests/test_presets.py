@@ -144,7 +144,7 @@ SETTINGS: Groups = {
 LENGTHS = np.full(50, 100)
 
 
-SPEED = Speed(0.01, 0.002, 0.0001)
+SPEED = Speed(0.01, 0.002, 0.002, 0.0001)
 
 
 def planned(seconds: float, speed: Speed = SPEED, **changes: Any) -> Any:
@@ -156,16 +156,16 @@ def duration(plan: Any, speed: Speed, documents: int, test: int) -> float:
     """The time that a plan takes at this speed."""
     train, data = plan.settings["train"], plan.settings["data"]
     kept = min(data["max_length"], 100) / 100
-    scored = (data["max_dev"] or 100) + test
+    scored = (data["max_dev"] or 100) + (data["max_test"] or test)
     if train["freeze"] >= 6:
-        return kept * speed.predict * (scored + documents) + 10 * train["steps"] * speed.head
+        return kept * (speed.predict * scored + speed.encode * documents) + 10 * train["steps"] * speed.head
     return kept * (speed.predict * scored + 10 * train["steps"] * speed.train * (18 - 2 * train["freeze"]) / 18)
 
 
 def test_with_enough_time_nothing_is_given_up() -> None:
     plan = planned(300)
     assert plan.settings["train"] == {"steps": 1_000, "freeze": 0, "evaluations": 1}
-    assert plan.settings["data"] == {"max_length": 512, "max_dev": 0}
+    assert plan.settings["data"] == {"max_length": 512, "max_dev": 0, "max_test": 0}
     assert plan.reason == "to end in time: all 1,000 steps, 512 tokens"
 
 
@@ -173,7 +173,7 @@ def test_with_less_time_there_are_fewer_steps_then_the_encoder_is_frozen() -> No
     plans = [planned(seconds).settings["train"] for seconds in (80, 40, 20)]
     assert [plan["freeze"] for plan in plans] == sorted(plan["freeze"] for plan in plans)
     assert plans[0]["steps"] < 1_000 and plans[0]["freeze"] == 0
-    slow = Speed(1.0, 0.0005, 0.0001)
+    slow = Speed(1.0, 0.0005, 0.0005, 0.0001)
     assert planned(20, slow).settings["train"] == {"steps": 1_000, "freeze": 6, "evaluations": 1}
 
 
@@ -182,7 +182,16 @@ def test_with_less_time_there_are_fewer_steps_then_the_encoder_is_frozen() -> No
 def test_plans_end_in_time(seconds: float, test: int) -> None:
     plan = planned(seconds, test=test)
     assert duration(plan, SPEED, 5_000, test) <= 0.9 * seconds
-    assert plan.reserved >= 0.002 * test * plan.settings["data"]["max_length"] / 512
+    scored = plan.settings["data"]["max_test"] or test
+    assert plan.reserved >= 0.002 * scored * plan.settings["data"]["max_length"] / 512
+
+
+def test_scoring_very_many_labels_does_not_take_the_time_of_training() -> None:
+    """Scores take much longer than vectors; then samples of dev and test are scored, and nothing is refused."""
+    plan = planned(300, Speed(0.01, 0.5, 0.002, 0.0001), dev=3_000, test=9_000)
+    data = plan.settings["data"]
+    assert 50 <= data["max_dev"] < 100 and 50 <= data["max_test"] < 100 and plan.settings["train"]["steps"] == 1_000
+    assert plan.reason.endswith("60 of 3,000 dev documents, 60 of 9,000 test documents")
 
 
 def test_a_head_start_takes_time_too() -> None:
@@ -196,7 +205,7 @@ def test_a_head_start_takes_time_too() -> None:
 
 
 def test_a_frozen_encoder_reads_every_training_document_in_time() -> None:
-    slow = Speed(1.0, 0.002, 0.0001)
+    slow = Speed(1.0, 0.002, 0.002, 0.0001)
     plan = planned(8, slow)  # 5,000 documents take 10 seconds, and 6.4 with 64 of their 100 tokens
     assert plan.settings["train"]["freeze"] == 6 and plan.settings["data"]["max_length"] == 64
     assert duration(plan, slow, 5_000, 0) <= 0.9 * 8

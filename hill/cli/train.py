@@ -90,7 +90,8 @@ def train(
                 bar.show(event)
         warning = ""
         if "test" in documents:
-            test, warning = classifier.evaluation_documents(documents["test"])
+            few = classifier.data_config.max_test
+            test, warning = classifier.evaluation_documents(documents["test"].sample(few or len(documents["test"])))
             classifier.metrics = classifier.evaluate(test, include_seen=True) | {"split": "test"}
         if context.is_main:
             if warning:

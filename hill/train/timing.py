@@ -21,7 +21,9 @@ class Speed:
     train: float
     """A training step with all layers of the encoder."""
     predict: float
-    """A forward pass without gradients."""
+    """A forward pass without gradients, and the scores of all labels."""
+    encode: float
+    """A forward pass of the encoder alone."""
     head: float
     """A training step on vectors of a frozen encoder."""
 
@@ -57,9 +59,10 @@ def measure_speed(session: Session, sample: Split, seconds: float) -> Speed:
         if model.text.pretrained:
             model.text.requires_grad_(True)
         train = head = train_on(sample)
-        predict = fastest(lambda i: list(inference.scores(sample.take(batches[i]).tokens)))
+        predict = encode = fastest(lambda i: list(inference.scores(sample.take(batches[i]).tokens)))
         if model.vector_only and model.text.pretrained:
+            encode = fastest(lambda i: list(inference.vectors(sample.take(batches[i]).tokens)))
             model.text.requires_grad_(False)
             vectors = torch.zeros(len(sample), model.text.width, device=session.device)
             head = train_on(replace(sample, vectors=vectors))
-    return Speed(train, predict, head)
+    return Speed(train, predict, encode, head)
