@@ -488,7 +488,7 @@ class HillClassifier(Predictor, ModelHubMixin):
                 check_one_of(precision, PRECISIONS, "precision")
                 settings["train"]["precision"] = precision
             classifier = cls(stored.taxonomy, stored.name, settings, preset=None)
-            classifier._set_stored(stored)
+            classifier.set_stored(stored)
             classifier.set_thresholds(read_object(path / "thresholds.json"))
             classifier.metrics, record = read_object(path / "metrics.json"), path / TRAINING_FILE
             classifier.training_record = read_object(record) if record.exists() else {}
@@ -514,13 +514,13 @@ class HillClassifier(Predictor, ModelHubMixin):
             settings["train"] = {**settings.get("train", {}), "device": "cpu" if stored.model.has_solver else device}
             settings["decode"] = {"keep": self.decode_config.keep}
             member = HillClassifier(stored.taxonomy, stored.name, settings, preset=None)
-            member._set_stored(stored)
+            member.set_stored(stored)
             members.append(member)
         self.members = tuple(members)
         self.mixture = read_mixture(document["mixture"], self.taxonomy, 1 + len(members))
         self.own_decoding = document["own_decoding"]
 
-    def _set_stored(self, stored: SavedModel) -> None:
+    def set_stored(self, stored: SavedModel) -> None:
         """Use a model for prediction, which needs two settings of training: device and precision."""
         self._stored, self.taxonomy, self.name = stored, stored.taxonomy, stored.name
         train = by_group(self._params["settings"]).get("train", {})
@@ -642,7 +642,7 @@ class HillClassifier(Predictor, ModelHubMixin):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         if self._stored is not None:
-            self._set_stored(self._stored)
+            self.set_stored(self._stored)
 
 
 class BackgroundFit:

@@ -23,7 +23,7 @@ LAYERS = [
     {"predictor"},
     {"explain"},
     {"classifier"},
-    {"bulk", "demo", "export"},
+    {"bulk", "cold_start", "demo", "export"},
     {"report", "research", "serve"},
     {"cli"},
     {"__main__"},

@@ -219,7 +219,7 @@ def test_scores_of_an_ensemble_are_the_mixture_of_its_members(mixed: HillClassif
     mixture, members = mixed.mixture, mixed.members
     assert mixture is not None
     alone = HillClassifier(mixed.taxonomy, preset=None)
-    alone._set_stored(mixed.stored)
+    alone.set_stored(mixed.stored)
     expected = mixture([alone.score_matrix(texts), members[0].score_matrix(texts)])
     assert mixed.score_matrix(texts) == pytest.approx(expected, abs=1e-6)
 
@@ -274,7 +274,7 @@ def test_an_export_has_the_decoding_of_the_model_alone(mixed: HillClassifier, tm
     exported = OnnxClassifier.load(tmp_path / "onnx")
     assert exported.thresholds_document() == mixed.own_decoding
     alone = HillClassifier(mixed.taxonomy, preset=None)
-    alone._set_stored(mixed.stored)
+    alone.set_stored(mixed.stored)
     texts = toy_documents(8, 2)[0]
     assert exported.score_matrix(texts) == pytest.approx(alone.score_matrix(texts), abs=1e-4)
 

@@ -1,4 +1,4 @@
-"""Commands that train: train, settings, demo."""
+"""Commands that make models: start, train, settings, demo."""
 
 import sys
 from collections.abc import Iterator
@@ -8,7 +8,43 @@ from typing import Annotated
 
 import typer
 
-from hill.cli.common import Data, Language, TaxonomyFile, app, print_metrics
+from hill.cli.common import TAXONOMY_HELP, Data, Language, TaxonomyFile, app, print_metrics
+
+
+@app.command()
+def start(
+    taxonomy: Annotated[Path, typer.Argument(help=TAXONOMY_HELP)],
+    out: Annotated[Path, typer.Option(help="Folder for the model.")],
+    texts: Annotated[
+        Path | None, typer.Option(help="Unlabelled texts like those to classify: JSONL, CSV or Parquet with text.")
+    ] = None,
+    encoder: Annotated[str, typer.Option(help="Text encoder: minilm, mpnet, a folder, or a hub name.")] = "minilm",
+    language: Language = "en",
+) -> None:
+    """Make a model from the names and descriptions of labels, without labelled documents."""
+    from rich.console import Console
+
+    from hill.cold_start import check_names, cold_start
+    from hill.data.readers import find_splits, read_fields
+    from hill.taxonomy import read_taxonomy
+    from hill.train.checkpoint import check_output_folder
+
+    labels = read_taxonomy(taxonomy, language)
+    check_names(labels)
+    check_output_folder(out, resume=False)
+    files = [file for split in find_splits(texts).values() for file in split] if texts else []
+    with Console(stderr=True).status("encoding labels and texts"):
+        classifier = cold_start(labels, [text for _, text in read_fields(files)], encoder)
+    record = classifier.training_record["cold_start"]
+    for warning in record["warnings"]:
+        sys.stderr.write(f"hill: {warning}\n")
+    classifier.save(out)
+    described = sum(bool(label.description.strip()) for label in labels)
+    print(f"{len(labels):,} labels, {described:,} with a description; {record['texts']:,} unlabelled texts")
+    print("no labelled document was used: scores are only roughly calibrated, and nothing was measured")
+    if not texts:
+        print("texts like those to classify, even unlabelled, make it better: --texts FILE")
+    print(f'saved to {out}; try: hill predict {out} "a text"')
 
 
 @app.command()
