@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from scipy.optimize import brentq
 from scipy.sparse import csr_array
-from scipy.special import ndtri
+from scipy.special import ndtri, softmax
 from tokenizers import Tokenizer
 
 from hill.card import package_versions
@@ -36,7 +36,7 @@ from hill.taxonomy import Taxonomy
 from hill.types import FloatArray
 
 NAME_TOKENS = 256
-"""Tokens of a label's name and description that are encoded. On dev of attack, 64 tokens find 2 % fewer labels."""
+"""Tokens of a label's name and description that are encoded. 64 tokens cost 2 points on dev of attack."""
 MAX_TEXTS = 2_000
 """Texts that are encoded to set scales; of more texts, a random sample is used."""
 MAX_COUNTED = 50_000
@@ -45,6 +45,10 @@ SHARPNESS = 1.25
 """How much one standard deviation of the cosine adds to a logit."""
 WORDS_WEIGHT = 0.25
 """Weight of a standard deviation of the TF-IDF similarity, relative to one of the cosine."""
+HUB_WEIGHT, HUB_ROUNDS = 0.3, 50
+"""Some labels are near all texts (hubs). This share of the bias that gives all labels the same share of the texts is
+used: labels are not equally frequent. On dev, leaf accuracy rises by 1.1 points on wos and arxiv and 2.0 on ICD-10-CM
+blocks, and falls by 1.0 on attack, whose labels are the least balanced."""
 COSINE_MEAN, COSINE_SPREAD, WORDS_SPREAD = 0.15, 0.1, 0.05
 """Without texts: typical means and standard deviations of the similarities of a document and a label."""
 MIN_SPREAD = 1e-3
@@ -139,7 +143,7 @@ def _encoder_model(taxonomy: Taxonomy, described: Sequence[str], encoder: str, d
         "decode": {"strategy": "path", "tune": "off", "calibrate": "off"},
     }
     classifier = _new_classifier("hill", taxonomy, settings, [])
-    vectors = _with_children(taxonomy, csr_array(_encode(classifier, described, NAME_TOKENS)))
+    vectors = _with_children(taxonomy, csr_array(encode(classifier, described, NAME_TOKENS)))
     model: Any = classifier.stored.model
     with torch.no_grad():
         model.head.weight.zero_()
@@ -172,7 +176,7 @@ def _new_classifier(name: str, taxonomy: Taxonomy, settings: Groups, texts: Sequ
     return classifier
 
 
-def _encode(classifier: HillClassifier, texts: Sequence[str], max_length: int) -> FloatArray:
+def encode(classifier: HillClassifier, texts: Sequence[str], max_length: int) -> FloatArray:
     """The vectors of texts (texts, D), of length 1."""
     model = classifier.stored.model
     tokens = tokenize(texts, classifier.stored.tokenizer, min(max_length, model.text.longest))
@@ -208,33 +212,43 @@ def _set_scales(classifier: HillClassifier, member: HillClassifier, texts: Seque
     """Scale the logits of both models, and mix them by adding them up.
 
     A standard deviation of the cosine over all texts and labels of a level adds `SHARPNESS` to the logit. The bias of
-    each level is such that its scores add up to 1 on average over the texts. Without texts, cosines are assumed to
-    have a normal distribution with typical values.
+    each level is such that its scores add up to 1 on average over the texts; hubs get a lower bias. Without texts,
+    cosines are assumed to have a normal distribution with typical values.
     """
     taxonomy = classifier.taxonomy
     model: Any = classifier.stored.model
     words: Any = member.stored.model
     if texts:
-        cosines = _encode(classifier, texts, classifier.max_length) @ model.names.vectors.detach().cpu().numpy().T
+        cosines = encode(classifier, texts, classifier.max_length) @ model.names.vectors.detach().cpu().numpy().T
         matches = (words.vectors(tokenize(texts, member.stored.tokenizer, UNLIMITED)) @ words.head.matrix).toarray()
     else:
         normal = ndtri(np.linspace(0, 1, 1_001)[1:-1])[:, None]
         cosines = np.broadcast_to(COSINE_MEAN + COSINE_SPREAD * normal, (len(normal), len(taxonomy)))
         matches = np.zeros_like(cosines)
-    slopes, biases = np.empty((2, len(taxonomy))), np.empty((2, len(taxonomy.levels)))
+    slopes, biases, hubs = np.empty((2, len(taxonomy))), np.empty((2, len(taxonomy.levels))), np.empty(len(taxonomy))
     for k, rows in enumerate(taxonomy.levels):
         spread = max(float(matches[:, rows].std()), MIN_SPREAD) if texts else WORDS_SPREAD
         slopes[0, rows] = SHARPNESS / max(float(cosines[:, rows].std()), MIN_SPREAD)
         slopes[1, rows] = SHARPNESS * WORDS_WEIGHT / spread
         own = slopes[0, rows] * cosines[:, rows]
-        biases[:, k] = _fit_bias(own), _fit_bias(own + slopes[1, rows] * matches[:, rows])
+        both = own + slopes[1, rows] * matches[:, rows]
+        hubs[rows] = HUB_WEIGHT * _uniform_bias(both) if texts else 0.0
+        biases[:, k] = _fit_bias(own + hubs[rows]), _fit_bias(both + hubs[rows])
     with torch.no_grad():
         model.names.weight.copy_(torch.from_numpy(slopes[0]))
-        model.head.bias.copy_(torch.from_numpy(biases[0][taxonomy.depth - 1] + NEUTRAL_COSINE * slopes[0]))
+        model.head.bias.copy_(torch.from_numpy(biases[0][taxonomy.depth - 1] + hubs + NEUTRAL_COSINE * slopes[0]))
     words.head.set(csr_array(words.head.matrix.multiply(slopes[1])))
     classifier.own_decoding = classifier.thresholds_document()
     classifier.members = (member,)
     classifier.mixture = Mixture(taxonomy, np.ones((2, len(taxonomy.levels))), biases[1] - biases[0])
+
+
+def _uniform_bias(logits: FloatArray) -> FloatArray:
+    """Biases (labels) with which all labels have the same share of the texts, by a softmax of logits (texts, labels)."""
+    bias: FloatArray = np.zeros(logits.shape[1])
+    for _ in range(HUB_ROUNDS):
+        bias -= np.log(softmax(logits + bias, axis=1).mean(axis=0) * len(bias) + 1e-9)
+    return bias
 
 
 def _fit_bias(logits: FloatArray) -> float:

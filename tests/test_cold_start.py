@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from scipy.special import expit
+from scipy.optimize import minimize
+from scipy.special import expit, logsumexp
 
 from hill import ConfigError, HillClassifier, Label, Taxonomy, TaxonomyError, write_taxonomy
-from hill.cold_start import COSINE_SPREAD, SHARPNESS, WORDS_WEIGHT, check_names, cold_start
+from hill.cold_start import COSINE_SPREAD, HUB_WEIGHT, SHARPNESS, WORDS_WEIGHT, check_names, cold_start
 from hill.models.hill import FULL_RANK
 from hill.train.warm_start import warm_settings
 from tests.command import hill
@@ -84,8 +85,11 @@ def test_scores_are_those_of_the_definition(started: HillClassifier, encoder: Pa
     for rows in ([0, 3], [1, 2, 4]):  # the two levels
         logits = SHARPNESS * cosines[:, rows] / cosines[:, rows].std()
         logits += WORDS_WEIGHT * SHARPNESS * words[:, rows] / words[:, rows].std()
-        found = np.log(scores[:, rows] / (1 - scores[:, rows]))
-        assert np.ptp(found - logits) < 0.02  # they differ by a bias
+        bias = np.log(scores[:, rows] / (1 - scores[:, rows])) - logits
+        assert np.ptp(bias, axis=0).max() < 0.02  # the same for all texts
+        even = minimize(lambda b, z=logits: (logsumexp(z + b, axis=1).mean() - b.mean()), np.zeros(len(rows))).x
+        expected = HUB_WEIGHT * (even - even.mean())  # with `even`, labels have equal shares of the texts
+        assert bias.mean(axis=0) - bias.mean() == pytest.approx(expected, abs=0.01)
         assert scores[:, rows].sum(axis=1).mean() == pytest.approx(1, abs=1e-3)
 
 
