@@ -23,7 +23,7 @@ LAYERS = [
     {"predictor"},
     {"explain"},
     {"classifier"},
-    {"bulk", "cold_start", "demo", "export"},
+    {"bulk", "cold_start", "demo", "export", "suggest"},
     {"report", "research", "serve"},
     {"cli"},
     {"__main__"},
