@@ -318,6 +318,16 @@ class HillClassifier(Predictor, ModelHubMixin):
         member._session = None
         return member
 
+    def fit_solver(self, train: Documents) -> Self:
+        """Fit a model that has a solver, such as linear, on all these documents; decoding is not tuned."""
+        model = self._start(train).model
+        for _ in model.fit(
+            tokenize(train.texts, self.stored.tokenizer, self.max_length), train.labels, self.train_config.seed
+        ):
+            pass
+        self._session = None
+        return self
+
     def _plan(self, session: Session, train: Documents, dev: int, test: int, seconds: float, resume: bool) -> Plan:
         """Measure the speed and choose settings with which the training ends in time."""
         sample = train.sample(TIMED_DOCUMENTS)

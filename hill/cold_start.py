@@ -32,7 +32,7 @@ from hill.models.hill import FULL_RANK, NEUTRAL_COSINE
 from hill.models.inference import Inference, SavedModel, find_device
 from hill.settings import Groups
 from hill.sparse import assemble_rows
-from hill.taxonomy import Taxonomy
+from hill.taxonomy import Label, Taxonomy
 from hill.types import FloatArray
 
 NAME_TOKENS = 256
@@ -186,6 +186,13 @@ def encode(classifier: HillClassifier, texts: Sequence[str], max_length: int) ->
     )
     unit: FloatArray = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     return unit
+
+
+def encode_texts(texts: Sequence[str], encoder: str) -> FloatArray:
+    """The vectors of texts (texts, D) by an encoder, of length 1."""
+    settings: Groups = {"model": {"encoder": encoder}}
+    classifier = _new_classifier("flat", Taxonomy([Label("-", "-")]), settings, [])
+    return encode(classifier, texts, classifier.max_length)
 
 
 def _with_children(taxonomy: Taxonomy, vectors: csr_array[Any]) -> csr_array[Any]:

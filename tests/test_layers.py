@@ -23,7 +23,7 @@ LAYERS = [
     {"predictor"},
     {"explain"},
     {"classifier"},
-    {"bulk", "cold_start", "demo", "export", "suggest"},
+    {"bulk", "cold_start", "demo", "export", "label_errors", "suggest"},
     {"report", "research", "serve"},
     {"cli"},
     {"__main__"},

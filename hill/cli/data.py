@@ -1,4 +1,4 @@
-"""Commands on data sets, coding trees and taxonomies: check, tree and taxonomy diff."""
+"""Commands on data sets, coding trees and taxonomies: check, errors, tree and taxonomy."""
 
 import json
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from hill.cli.common import TAXONOMY_HELP, Data, Json, Language, TaxonomyFile, app, counting
 from hill.errors import printable
@@ -35,6 +36,57 @@ def check(data: Data, taxonomy: TaxonomyFile, language: Language = "en", as_json
     else:
         print_check(result, Console())
     raise typer.Exit(0 if result.fit else 1)
+
+
+# Label errors
+
+
+@app.command()
+def errors(
+    data: Data,
+    taxonomy: TaxonomyFile,
+    most: Annotated[int, typer.Option(help="How many errors to print; --json and --html have all.", min=1)] = 20,
+    encoder: Annotated[
+        str, typer.Option(help="Also use vectors of this text encoder: minilm, mpnet, a folder, or a hub name. Slower.")
+    ] = "",
+    html: Annotated[Path | None, typer.Option(help="Write a page with all errors to this file.")] = None,
+    language: Language = "en",
+    as_json: Json = False,
+) -> None:
+    """Find documents that are probably labelled wrongly, with the proposed correction."""
+    from hill.cold_start import encode_texts
+    from hill.data.documents import join_splits, read_data
+    from hill.io import write_text
+    from hill.label_errors import FOLDS, find_errors
+    from hill.taxonomy import read_taxonomy
+
+    labels = read_taxonomy(taxonomy, language)
+    documents = join_splits(read_data(data, labels))
+    with Console(stderr=True).status("encoding texts") as status:
+        vectors = encode_texts(documents.texts, encoder) if encoder else None
+        for step in find_errors(documents, labels, vectors):
+            status.update(f"scoring documents: fold {step} of {FOLDS}")
+    report = step
+    if html:
+        write_text(html, report.html())
+    found = report.to_dict()
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+        return
+    print(f"{len(found['errors']):,} of {found['documents']:,} documents are probably labelled wrongly")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("id", "text", "probably wrong", "proposed", "score"):
+        table.add_column(column, justify="right" if column == "score" else "left")
+    for error in found["errors"][:most]:
+        text = " ".join(error["text"].split())
+        shown = (error["id"], f"{text[:60]}…" if len(text) > 61 else text, error["wrong_name"], error["proposed_name"])
+        table.add_row(*(Text(printable(value)) for value in shown), f"{error['score']:.2f}")
+    if found["errors"]:
+        Console().print(table)
+    if len(found["errors"]) > most:
+        print(f"and {len(found['errors']) - most:,} more: --most, --json or --html")
+    if html:
+        print(f"page: {html}")
 
 
 # Coding trees

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, vstack
 
 from hill.data.readers import MAX_EXAMPLES, OnProblem, Problem, Record, find_splits, raise_error, read_records
 from hill.data.seen import text_hashes
@@ -90,6 +90,13 @@ def read_data(path: str | os.PathLike[str], taxonomy: Taxonomy) -> dict[str, Doc
     """Read every split of a data file or folder."""
     check_taxonomy(taxonomy)
     return {split: read_documents(files, taxonomy) for split, files in find_splits(path).items()}
+
+
+def join_splits(splits: Mapping[str, Documents]) -> Documents:
+    """All documents of several splits."""
+    parts = list(splits.values())
+    ids, texts = ([value for part in parts for value in getattr(part, name)] for name in ("ids", "texts"))
+    return Documents(ids, texts, csr_array(vstack([part.labels for part in parts])), sum(part.added for part in parts))
 
 
 def read_documents(files: Iterable[Path], taxonomy: Taxonomy) -> Documents:
