@@ -63,6 +63,10 @@ def train(
     config: Annotated[Path | None, typer.Option(help="TOML file with groups model, train, data, decode.")] = None,
     assignments: Annotated[list[str] | None, typer.Option("--set", help="A setting: train.epochs=5.")] = None,
     warm_start: Annotated[Path | None, typer.Option(help="Trained model to start from.")] = None,
+    add: Annotated[
+        Path | None,
+        typer.Option(help="With --warm-start: train on these new documents and a sample of those in DATA."),
+    ] = None,
     test_share: Annotated[
         float | None, typer.Option(help="One file without splits: share that is held out as test. 0: none.")
     ] = None,
@@ -76,7 +80,7 @@ def train(
 ) -> None:
     """Train a model and save it. `hill settings` lists every setting."""
     from hill.classifier import GROUPS, HillClassifier
-    from hill.data import read_data
+    from hill.data.documents import join_splits, read_data
     from hill.errors import ConfigError
     from hill.presets import PRESETS
     from hill.settings import check_one_of, read_settings
@@ -84,7 +88,7 @@ def train(
     from hill.train.checkpoint import check_output_folder
     from hill.train.distributed import init_distributed
     from hill.train.progress import training_progress
-    from hill.train.warm_start import warm_settings
+    from hill.train.warm_start import warm_settings, with_replay
 
     settings = read_settings(config, assignments or [], GROUPS)
     name = settings["model"].pop("name", model)
@@ -98,6 +102,8 @@ def train(
         settings["train"]["plain"] = True
     if test_share is not None:
         settings["data"]["test_share"] = test_share
+    if add and not warm_start:
+        raise ConfigError(f"--add is '{add}', but there is no --warm-start; give the model to continue from")
     if warm_start:
         old, settings = warm_settings(warm_start, settings)
         if name not in ("hill", old):
@@ -108,6 +114,9 @@ def train(
     check_output_folder(out, resume, data)
     with _exit_on_signal(), (context := init_distributed(classifier.train_config.device)).lock(out):
         documents = classifier.hold_out_test(read_data(data, classifier.taxonomy))
+        if add:
+            new = join_splits(read_data(add, classifier.taxonomy))
+            documents = with_replay(documents, new, classifier.train_config.seed)
         with training_progress(classifier.train_config.metric, shown=context.is_main) as bar:
             for event in classifier.training(documents, out, resume, tensorboard):
                 bar.show(event)
