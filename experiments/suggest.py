@@ -109,6 +109,7 @@ def draw(file: Path, out: Path) -> None:
                 axes[line, column].fill_between(counts, mean - spread, mean + spread, color=colour, alpha=0.2, lw=0)
             axes[line, column].set_title(f"{name}: {metric.replace('_f1', ' F1')}", fontsize=10)
             axes[line, column].grid(alpha=0.3)
+            axes[line, column].set_ylabel("%")
         axes[1, column].set_xlabel("labelled documents")
     axes[0, 0].legend()
     figure.tight_layout()

@@ -24,7 +24,7 @@ LAYERS = [
     {"explain"},
     {"classifier"},
     {"bulk", "cold_start", "demo", "export", "label_errors", "suggest"},
-    {"report", "research", "serve"},
+    {"report", "research", "revision", "serve"},
     {"cli"},
     {"__main__"},
 ]

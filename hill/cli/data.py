@@ -166,7 +166,7 @@ def _seconds(built: "BuiltTree") -> str:
 
 # Taxonomies
 
-taxonomy_app = typer.Typer(help="Compare taxonomies.", no_args_is_help=True)
+taxonomy_app = typer.Typer(help="Compare taxonomies, and use a model with another version.", no_args_is_help=True)
 app.add_typer(taxonomy_app, name="taxonomy")
 
 TITLES = {
@@ -205,6 +205,65 @@ def diff(
                 print(f"  {printable(_format_change(kind, change))}")
             if len(changes) > most:
                 print(f"  … and {len(changes) - most:,} more")
+
+
+@taxonomy_app.command("apply")
+def apply_taxonomy(
+    model: Annotated[Path, typer.Argument(help="Folder of a trained model that reads the names of labels.")],
+    taxonomy: Annotated[Path, typer.Argument(help=f"The new version. {TAXONOMY_HELP}")],
+    out: Annotated[Path, typer.Option(help="Folder for the model with the new taxonomy.")],
+    language: Language = "en",
+) -> None:
+    """Use a model with a new version of its taxonomy, without training: new labels are scored by name and description."""
+    from hill.classifier import HillClassifier
+    from hill.revision import apply_taxonomy as apply
+    from hill.taxonomy import read_taxonomy
+    from hill.train.checkpoint import check_output_folder
+
+    labels = read_taxonomy(taxonomy, language)
+    check_output_folder(out, resume=False)
+    classifier = HillClassifier.load(model)
+    changed, changes = apply(classifier, labels)
+    changed.save(out)
+    counts = {"new": changes.added, "removed": changes.removed, "moved": changes.moved, "renamed": changes.renamed}
+    print(", ".join(f"{len(rows):,} {kind}" for kind, rows in counts.items()) + f"; {len(labels):,} labels")
+    if classifier.members:
+        print("the linear model that was mixed in is left out: it does not read names")
+    if len(changes.added):
+        print("new labels are scored by name and description until they have documents: hill train --warm-start")
+    print(f'saved to {out}; try: hill predict {out} "a text"')
+
+
+@taxonomy_app.command()
+def recode(
+    model: Annotated[Path, typer.Argument(help="Folder of a model for the new taxonomy.")],
+    data: Annotated[Path, typer.Argument(help="Documents with labels of the old taxonomy, by id.")],
+    table: Annotated[Path, typer.Option(help="Correspondence table: a CSV file with the columns old and new.")],
+    out: Annotated[Path, typer.Option(help="Documents with labels of the new taxonomy, a .jsonl file.")],
+) -> None:
+    """Give documents with old labels new ones: of the candidates of each old label, the one with the highest score."""
+    from hill.cli.common import load_model
+    from hill.data.readers import find_splits, raise_error, read_records
+    from hill.io import write_text
+    from hill.revision import recode as choose
+    from hill.taxonomy.correspondence import allowed_labels, read_correspondence
+
+    classifier = load_model(model)
+    labels = classifier.taxonomy
+    pairs = read_correspondence(table, labels)
+    records = list(read_records([file for split in find_splits(data).values() for file in split], raise_error))
+    candidates = [
+        allowed_labels([each.labels] if isinstance(each.labels, str) else each.labels, pairs, labels)
+        for each in records
+    ]
+    chosen = choose(classifier, [record.text for record in records], candidates)
+    lines = [
+        {"id": record.id or str(i), "text": record.text, "labels": [label for label, _ in own], "scores": dict(own)}
+        for i, (record, own) in enumerate(zip(records, chosen, strict=True))
+    ]
+    write_text(out, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+    decided = sum(any(len(own) > 1 for own in each) for each in candidates)
+    print(f"{len(records):,} documents in {out}; the model chose among candidates for {decided:,} of them")
 
 
 def _format_change(kind: str, change: Any) -> str:
