@@ -71,7 +71,8 @@ def run(data: Path, name: str, encoder: str, split: str, cache: Path, out: Path)
         classifier = cold_start(taxonomy, texts, encoder)
         own = np.concatenate([scores for _, scores in classifier._score(torch.from_numpy(new).float())])
         words = classifier.members[0].score_matrix(documents.texts)
-        scores = classifier.mixture([own, words])
+        assert classifier.mixture is not None
+        scores: Any = classifier.mixture([own, words])
         measured = classifier.measure([(np.arange(len(documents)), scores)], documents.labels)
         row = common | {"row": "start", "texts": len(texts), "settings": settings | {"hub_weight": module.HUB_WEIGHT}}
         metrics = {key: measured[key] for key in ("micro_f1", "macro_f1", "ece_levels")}
@@ -80,22 +81,25 @@ def run(data: Path, name: str, encoder: str, split: str, cache: Path, out: Path)
         append(out, row | {"row": "start, encoder only"} | leaf_accuracy(own, documents, taxonomy))
     append(out, common | {"row": "tfidf", "texts": len(texts)} | leaf_accuracy(words, documents, taxonomy))
     described = [f"{label.name} {label.description}".strip() for label in taxonomy]
-    for row, read in {"cosine": [label.name for label in taxonomy], "knn": described}.items():
+    for name_of_row, read in {"cosine": [label.name for label in taxonomy], "knn": described}.items():
         similarity = new @ encode(classifier, read, 256).T
-        append(out, common | {"row": row} | leaf_accuracy(similarity, documents, taxonomy))
+        append(out, common | {"row": name_of_row} | leaf_accuracy(similarity, documents, taxonomy))
     if split == "dev" and encoder == "minilm":
         classifier, scores = results[0.0]
         own = np.concatenate([each for _, each in classifier._score(torch.from_numpy(known).float())])
-        before = classifier.mixture([own, classifier.members[0].score_matrix(unlabelled)])[:, taxonomy.leaves]
+        assert classifier.mixture is not None
+        before: Any = classifier.mixture([own, classifier.members[0].score_matrix(unlabelled)])[:, taxonomy.leaves]
         after = scores[:, taxonomy.leaves]
         tried = {
             f"start + self-training, {rounds} rounds": self_training(before, known, new, after, rounds, 0.6)
             for rounds in (1, 3)
         }
-        for row, leaves in tried.items():
+        for name_of_row, leaves in tried.items():
             whole = np.full(scores.shape, -np.inf)
             whole[:, taxonomy.leaves] = leaves
-            append(out, common | {"row": row, "texts": len(unlabelled)} | leaf_accuracy(whole, documents, taxonomy))
+            append(
+                out, common | {"row": name_of_row, "texts": len(unlabelled)} | leaf_accuracy(whole, documents, taxonomy)
+            )
 
 
 if __name__ == "__main__":

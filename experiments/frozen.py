@@ -63,7 +63,7 @@ class Vectors:
 
     def use(self) -> None:
         """Let `cold_start` take the vectors of texts from here; names of labels are encoded as always."""
-        cold_start.encode = self._encode_or_look_up  # type: ignore[assignment]
+        cold_start.encode = self._encode_or_look_up
 
     def _encode_or_look_up(self, classifier: HillClassifier, texts: Sequence[str], max_length: int) -> Any:
         known = bool(texts) and all(text in self._known for text in texts)

@@ -1,7 +1,7 @@
 """Label errors that `hill errors` finds: 5 % of the training documents get another label, drawn at random.
 
-The wrong label replaces one of the most specific labels of a document and is on the same level. Precision is that of the
-100 most likely errors, recall that of as many as were made. `--save FOLDER` keeps out-of-fold scores;
+The wrong label replaces one of the most specific labels of a document and is on the same level. Precision is that of
+the 100 most likely errors, recall that of as many as were made. `--save FOLDER` keeps out-of-fold scores;
 `python experiments/label_errors.py --cleanlab FOLDER --out FILE` then ranks the same scores by the package cleanlab,
 and needs nothing else. Run it as `python experiments/label_errors.py --data DIR --sets wos arxiv --out FILE`.
 """
@@ -46,43 +46,53 @@ def corrupt(labels: Any, taxonomy: Any, seed: int) -> tuple[Any, Any]:
     return changed, np.isin(np.arange(len(labels)), rows)
 
 
-def run(given: Any) -> None:
-    """Corrupt, score and rank the training documents of each data set."""
-    from frozen import LENGTHS, Vectors, append, read_set
+def score(given: Any, name: str, seed: int, taxonomy: Any, train: Any) -> None:
+    """Corrupt the labels of documents, and save them and their out-of-fold scores."""
+    from frozen import LENGTHS, Vectors
     from scipy.sparse import csr_array
 
     from hill.data import Documents
     from hill.decode import fit_mixture
-    from hill.label_errors import FOLDS, _linear_scores, _ridge_scores, assign_folds, most_specific, rank_errors
+    from hill.label_errors import FOLDS, _linear_scores, _ridge_scores, assign_folds, most_specific
 
+    labels, is_wrong = corrupt(train.labels.toarray().astype(bool), taxonomy, seed)
+    documents = Documents(train.ids, train.texts, csr_array(labels), 0)
+    folds, linear = assign_folds(documents), np.zeros(labels.shape, dtype=np.float32)
+    for fold in range(FOLDS):
+        linear[folds == fold] = _linear_scores(documents, taxonomy, folds, fold)
+    vectors = Vectors(given.cache, "minilm", LENGTHS[name])(train.texts)
+    both = {"linear": [linear], "linear + minilm": [linear, _ridge_scores(documents, vectors, folds)]}
+    for row, members in both.items():
+        np.savez_compressed(
+            given.save / f"{name}-{seed}-{row.replace(' ', '')}.npz",
+            scores=np.asarray(fit_mixture(taxonomy, members, documents.labels)(members)).astype(np.float16),
+            specific=most_specific(labels, taxonomy),
+            is_wrong=is_wrong,
+            common=json.dumps({"data": name, "documents": len(labels), "seed": seed, "share": SHARE, "scores": row}),
+        )
+
+
+def run(given: Any) -> None:
+    """Corrupt, score and rank the training documents of each data set; saved scores are used again."""
+    from frozen import append, read_set
+    from scipy.sparse import csr_array
+
+    from hill.label_errors import rank_errors
+
+    given.save.mkdir(parents=True, exist_ok=True)
     for name in given.sets:
         taxonomy, splits = read_set(given.data, name)
-        train = splits["train"]
-        vectors = Vectors(given.cache, "minilm", LENGTHS[name])(train.texts)
         for seed in range(given.seeds):
-            labels, is_wrong = corrupt(train.labels.toarray().astype(bool), taxonomy, seed)
-            documents = Documents(train.ids, train.texts, csr_array(labels), 0)
-            folds = assign_folds(documents)
-            linear = np.zeros(labels.shape, dtype=np.float32)
-            for fold in range(FOLDS):
-                linear[folds == fold] = _linear_scores(documents, taxonomy, folds, fold)
-            both = {"linear": [linear], "linear + minilm": [linear, _ridge_scores(documents, vectors, folds)]}
-            for row, members in both.items():
-                scores = np.asarray(fit_mixture(taxonomy, members, documents.labels)(members))
-                errors = rank_errors(scores, documents.labels, taxonomy)
+            if not list(given.save.glob(f"{name}-{seed}-*.npz")):
+                score(given, name, seed, taxonomy, splits["train"])
+            for file in sorted(given.save.glob(f"{name}-{seed}-*.npz")):
+                saved = np.load(file)
+                labels = taxonomy.closures(csr_array(saved["specific"]))
+                errors = rank_errors(saved["scores"].astype(np.float64), labels, taxonomy)
                 order = np.array([error.index for error in errors])
-                rest = np.setdiff1d(np.arange(len(labels)), order)
-                common = {"data": name, "documents": len(labels), "seed": seed, "share": SHARE, "scores": row}
-                append(given.out, common | {"row": "hill"} | measure(np.append(order, rest), is_wrong, len(order)))
-                if given.save:
-                    given.save.mkdir(parents=True, exist_ok=True)
-                    np.savez_compressed(
-                        given.save / f"{name}-{seed}-{row.replace(' ', '')}.npz",
-                        scores=scores.astype(np.float16),
-                        specific=most_specific(labels, taxonomy),
-                        is_wrong=is_wrong,
-                        common=json.dumps(common),
-                    )
+                rest = np.setdiff1d(np.arange(labels.shape[0]), order)
+                result = measure(np.append(order, rest), saved["is_wrong"], len(order))
+                append(given.out, json.loads(str(saved["common"])) | {"row": "hill"} | result)
 
 
 def run_cleanlab(given: Any) -> None:
@@ -121,7 +131,7 @@ if __name__ == "__main__":
     parser.add_argument("--sets", nargs="+", default=["wos", "arxiv"])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--cache", type=Path, default=Path("build/vectors"))
-    parser.add_argument("--save", type=Path)
+    parser.add_argument("--save", type=Path, default=Path("build/errors"))
     parser.add_argument("--cleanlab", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()

@@ -36,7 +36,7 @@ class Problem:
         started = cold_start(self.taxonomy, train.texts)
         own = np.concatenate([scores for _, scores in started._score(torch.from_numpy(self.x).float())])
         assert started.mixture is not None
-        self.scores = started.mixture([own, started.members[0].score_matrix(train.texts)])
+        self.scores: Any = started.mixture([own, started.members[0].score_matrix(train.texts)])
         self.labels, self.gold = (each.labels.toarray().astype(bool) for each in (train, new))
         child, parent = self.taxonomy.edge_array.T
         inner = np.zeros_like(self.labels)
@@ -103,7 +103,11 @@ def draw(file: Path, out: Path) -> None:
             for strategy, colour in (("suggest", "tab:blue"), ("random", "tab:gray")):
                 chosen = [row[metric] for row in rows if (row["data"], row["strategy"]) == (name, strategy)]
                 values = 100 * np.array(chosen)
-                counts, mean, spread = BATCH * np.arange(1, values.shape[1] + 1), values.mean(axis=0), values.std(axis=0)
+                counts, mean, spread = (
+                    BATCH * np.arange(1, values.shape[1] + 1),
+                    values.mean(axis=0),
+                    values.std(axis=0),
+                )
                 name_of = {"suggest": "hill suggest", "random": "random"}[strategy]
                 axes[line, column].plot(counts, mean, color=colour, label=name_of)
                 axes[line, column].fill_between(counts, mean - spread, mean + spread, color=colour, alpha=0.2, lw=0)
@@ -138,7 +142,9 @@ if __name__ == "__main__":
         for metric, random_curve in curves["random"].items():
             at = [400, 800, 1_200, 1_600, 2_000, 2_400]
             goals = [random_curve[count // BATCH - 1] for count in at]
-            ratios = [round(n / count, 3) for n, count in zip(needed(curves["suggest"][metric], goals), at, strict=True)]
+            ratios = [
+                round(n / count, 3) for n, count in zip(needed(curves["suggest"][metric], goals), at, strict=True)
+            ]
             append(given.out, common | {"metric": metric, "random_labels": at, "share_needed": ratios})
     if given.figure:
         draw(given.figure, given.out)

@@ -236,7 +236,9 @@ def _limits(facts: ModelFacts) -> str:
         "Its metrics do not hold for texts that differ from the training texts in language, kind or length.",
     ]
     if applied := facts.training.get("applied"):
-        lines.append(f"Its taxonomy was changed after training: {applied['added']:,} labels are new and were not trained.")
+        lines.append(
+            f"Its taxonomy was changed after training: {applied['added']:,} labels are new and were not trained."
+        )
     if "cold_start" in facts.training:
         lines[1:] = [
             "It has not been evaluated: label some documents, and run `hill evaluate`.",

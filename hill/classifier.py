@@ -269,7 +269,8 @@ class HillClassifier(Predictor, ModelHubMixin):
         with enough_memory():
             yield from run(session, train_split, scored, self.taxonomy, out, facts, resume, tensorboard)
         session.inference.trained = True
-        self._tune_on_dev(dev, dev_split, member.wait() if isinstance(member, BackgroundFit) else member)
+        fitted = member.wait() if isinstance(member, BackgroundFit) else member
+        self._tune_on_dev(dev, dev_split, [each for each in (fitted, self._start_member()) if each is not None])
         described = {"train": train, "dev": dev} | ({"test": data["test"]} if data.get("test") else {})
         self.training_record = describe_training(described, held_out="dev" not in data) | {
             "dev": {name: value for name, value in self.metrics.items() if name != "levels"},
@@ -318,6 +319,15 @@ class HillClassifier(Predictor, ModelHubMixin):
         member._session = None
         return member
 
+    def _start_member(self) -> HillClassifier | None:
+        """The model of words of a cold start that this training starts from: with few labels, names still help."""
+        folder = self.train_config.warm_start
+        if not self.train_config.ensemble or not folder or not (Path(folder) / ENSEMBLE_FILE).exists():
+            return None
+        started = HillClassifier.load(folder, device="cpu")
+        same = started.taxonomy == self.taxonomy and "cold_start" in started.training_record
+        return started.members[0] if same else None
+
     def fit_solver(self, train: Documents) -> Self:
         """Fit a model that has a solver, such as linear, on all these documents; decoding is not tuned."""
         model = self._start(train).model
@@ -339,8 +349,8 @@ class HillClassifier(Predictor, ModelHubMixin):
             self._set_chosen({group: self._chosen.get(group, {}) | plan.settings.get(group, {}) for group in GROUPS})
         return plan
 
-    def _tune_on_dev(self, dev: Documents, split: Split, member: HillClassifier | None) -> None:
-        """Mix the scores with those of a member, if there is one, then tune decoding and measure; all on dev."""
+    def _tune_on_dev(self, dev: Documents, split: Split, members: Sequence[HillClassifier]) -> None:
+        """Mix the scores with those of members, if there are any, then tune decoding and measure; all on dev."""
         per_document = max_entries(self.decode_config.keep, len(self.taxonomy)) or len(self.taxonomy)
         if len(dev) * per_document > MAX_DEV_SCORES:  # dev is scored twice instead of kept
             self.tune(self._score(split.inputs), split.labels)
@@ -348,14 +358,14 @@ class HillClassifier(Predictor, ModelHubMixin):
             return
         rows, shape = np.arange(len(dev)), (len(dev), len(self.taxonomy))
         scores = assemble_rows(self._score(split.inputs), shape)
-        if member is not None:
-            all_scores = [scores, member.score_matrix(dev.texts)]
+        if members:
+            all_scores = [scores, *(member.score_matrix(dev.texts) for member in members)]
             mixture = fit_mixture(self.taxonomy, all_scores, split.labels)
             untuned = self.decode_config
             self.tune([(rows, scores)], split.labels)
             self.own_decoding = self.thresholds_document()
             self.decode_config, self.thresholds, self.calibrator = untuned, None, None
-            self.members, self.mixture = (member,), mixture
+            self.members, self.mixture = tuple(members), mixture
             scores = mixture(all_scores)
         self.tune([(rows, scores)], split.labels)
         self.metrics = self.measure([(rows, scores)], split.labels)

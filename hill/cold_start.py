@@ -99,8 +99,8 @@ def check_names(taxonomy: Taxonomy) -> None:
     nameless = [label for label in taxonomy if CODE.fullmatch(label.name) and not label.description.strip()]
     if 2 * len(nameless) > len(taxonomy):
         raise TaxonomyError(
-            f"{len(nameless):,} of {len(taxonomy):,} labels have no name in words, such as '{nameless[0].name}'; a cold "
-            "start reads names: add a column name or description to the taxonomy"
+            f"{len(nameless):,} of {len(taxonomy):,} labels have no name in words, such as '{nameless[0].name}'; a "
+            "cold start reads names: add a column name or description to the taxonomy"
         )
 
 
@@ -181,7 +181,7 @@ def encode(classifier: HillClassifier, texts: Sequence[str], max_length: int) ->
     model = classifier.stored.model
     tokens = tokenize(texts, classifier.stored.tokenizer, min(max_length, model.text.longest))
     inference = Inference(model, find_device(classifier.train_config.device))
-    vectors = assemble_rows(
+    vectors: Any = assemble_rows(
         ((rows, part.cpu().numpy()) for rows, part in inference.vectors(tokens)), (len(texts), model.text.width)
     )
     unit: FloatArray = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
@@ -251,7 +251,7 @@ def _set_scales(classifier: HillClassifier, member: HillClassifier, texts: Seque
 
 
 def _uniform_bias(logits: FloatArray) -> FloatArray:
-    """Biases (labels) with which all labels have the same share of the texts, by a softmax of logits (texts, labels)."""
+    """Biases (labels) with which all labels have the same share of texts, by a softmax of logits (texts, labels)."""
     bias: FloatArray = np.zeros(logits.shape[1])
     for _ in range(HUB_ROUNDS):
         bias -= np.log(softmax(logits + bias, axis=1).mean(axis=0) * len(bias) + 1e-9)

@@ -2,8 +2,8 @@
 
 Every document is scored by models that were not fitted on it: a linear model on TF-IDF vectors and, if vectors of the
 texts are given, a ridge regression on them. Scores are those of whole paths: an error often has the wrong ancestors,
-too. A document is reported if one of its most specific labels scores below a label that it does not have, and this one
-scores as high as on average in its own documents.
+too. A document is reported if one of its most specific labels scores much lower than it does on average in its
+documents, and below a label that the document does not have.
 """
 
 from collections.abc import Iterator
@@ -27,6 +27,8 @@ from hill.types import BoolArray, FloatArray, IntArray
 FOLDS = 5
 PENALTY = 1.0
 """Of the ridge regression."""
+LOW = 0.25
+"""With planted errors in wos and arxiv, 1 reports 1.6 times as many documents for 1 to 2 % more of the errors."""
 MIN_SCORE, TINY = 1e-6, 1e-30
 SHARPNESS = 10.0
 """Turns outputs of the ridge regression, near 0 or 1, into scores; their mixture is fitted afterwards."""
@@ -130,24 +132,20 @@ def rank_errors(scores: FloatArray, labels: csr_array[Any], taxonomy: Taxonomy) 
     """The likely errors, the most likely first, from out-of-fold probabilities and labels (documents, L).
 
     The share of a most specific label of a document is the score of its path, relative to itself and all labels that
-    the document does not have. A document is an error if the lowest of these shares is below that of a label p which
-    it does not have, and p has at least one half, or the mean share that p has in its own documents. Candidates for p
-    are labels that are the most specific label of some document.
+    the document does not have. A document is an error if the lowest of these shares is less than `LOW` times the mean
+    share that this label has in its documents, and below that of a label which the document does not have. This one
+    is proposed. Candidates are labels that are the most specific label of some document.
     """
     given = labels.toarray().astype(bool)
     specific = most_specific(given, taxonomy)
     paths = path_scores(scores, taxonomy) * specific.any(axis=0)
     others = (paths * ~given).sum(axis=1, keepdims=True)
-    shares = paths / np.maximum(paths + others, TINY)  # of the document's own labels
+    shares = paths / np.maximum(paths + others, TINY)
     means = (shares * specific).sum(axis=0) / np.maximum(specific.sum(axis=0), 1)
-    thresholds = np.minimum(means, 0.5)  # a share above one half is always enough
-    own = np.where(specific, shares, np.inf)
-    rows, wrong = np.arange(len(given)), own.argmin(axis=1)
+    own, new = np.where(specific, shares, np.inf), np.where(given, -np.inf, paths)
+    rows, wrong, proposed = np.arange(len(given)), own.argmin(axis=1), new.argmax(axis=1)
     lowest = own[rows, wrong]
-    new = paths / np.maximum(paths[rows, wrong][:, None] + others, TINY)
-    new = np.where(~given & (new >= thresholds), new, -np.inf)
-    proposed = new.argmax(axis=1)
-    found = np.flatnonzero(np.isfinite(lowest) & (new[rows, proposed] > lowest))
+    found = np.flatnonzero((lowest < LOW * means[wrong]) & (new[rows, proposed] > paths[rows, wrong]))
     errors = []
     for row in found[np.argsort(lowest[found], kind="stable")].tolist():
         corrected = specific[row].copy()

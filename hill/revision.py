@@ -1,7 +1,7 @@
 """A taxonomy that changes: use a trained model with the new version, and recode documents of the old one.
 
-`apply_taxonomy` needs no training: a label that the model knows keeps its weights, and a new label is scored by its name
-and description, relative to its siblings. `recode` chooses among the candidates of a correspondence table.
+`apply_taxonomy` needs no training: a label that the model knows keeps its weights, and a new label is scored by its
+name and description, relative to its siblings. `recode` chooses among the candidates of a correspondence table.
 """
 
 from collections.abc import Sequence
@@ -74,7 +74,11 @@ def _convert_decoding(document: dict[str, Any], source: IntArray, old: Taxonomy,
         converted["calibrator"] = calibrator | {"levels": levels}
         if "rows" in calibrator:
             place = {int(row): i for i, row in enumerate(source.tolist()) if row >= 0}
-            kept = [(place[row], curve) for row, curve in zip(calibrator["rows"], calibrator["labels"], strict=True) if row in place]
+            kept = [
+                (place[row], curve)
+                for row, curve in zip(calibrator["rows"], calibrator["labels"], strict=True)
+                if row in place
+            ]
             kept.sort(key=lambda pair: pair[0])
             converted["calibrator"] |= {"rows": [row for row, _ in kept], "labels": [curve for _, curve in kept]}
     return converted

@@ -22,7 +22,6 @@ from hill.predictor import Predictor
 from hill.taxonomy import Taxonomy
 from hill.types import FloatArray, IntArray
 
-
 MAX_LABELS = 3
 """Labels per level whose scores are written to the queue."""
 

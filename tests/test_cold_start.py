@@ -61,7 +61,9 @@ def mean_pooled(folder: Path, texts: list[str]) -> np.ndarray:
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModel.from_pretrained(folder).eval()
     with torch.no_grad():
-        rows = [model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].mean(dim=0).numpy() for text in texts]
+        rows = [
+            model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].mean(dim=0).numpy() for text in texts
+        ]
     return unit(np.stack(rows))
 
 
@@ -87,7 +89,7 @@ def test_scores_are_those_of_the_definition(started: HillClassifier, encoder: Pa
         logits += WORDS_WEIGHT * SHARPNESS * words[:, rows] / words[:, rows].std()
         bias = np.log(scores[:, rows] / (1 - scores[:, rows])) - logits
         assert np.ptp(bias, axis=0).max() < 0.02  # the same for all texts
-        even = minimize(lambda b, z=logits: (logsumexp(z + b, axis=1).mean() - b.mean()), np.zeros(len(rows))).x
+        even = minimize(lambda b, z=logits: logsumexp(z + b, axis=1).mean() - b.mean(), np.zeros(len(rows))).x
         expected = HUB_WEIGHT * (even - even.mean())  # with `even`, labels have equal shares of the texts
         assert bias.mean(axis=0) - bias.mean() == pytest.approx(expected, abs=0.01)
         assert scores[:, rows].sum(axis=1).mean() == pytest.approx(1, abs=1e-3)
@@ -130,7 +132,9 @@ def test_the_folder_is_that_of_a_normal_model(
     assert loaded.predict(["cave echo echo"]) == started.predict(["cave echo echo"])
     assert loaded.explain("nest egg").labels
     card = hill("card", tmp_path / "model").stdout
-    assert "No labelled document was used: only the names and descriptions of the labels, and 60 unlabelled texts" in card
+    assert (
+        "No labelled document was used: only the names and descriptions of the labels, and 60 unlabelled texts" in card
+    )
     assert "had no training documents" not in card and "has not been evaluated" in card
     again = hill("start", *arguments)
     assert again.returncode == 2 and "choose another --out" in again.stderr
@@ -145,6 +149,21 @@ def test_a_training_starts_from_it(started: HillClassifier, taxonomy: Taxonomy, 
     report = trained.warm_start_report
     assert report is not None and len(report.copied) == 5 and not report.fresh_weights
     assert trained.stored.model.names.weight.tolist() == started.stored.model.names.weight.tolist()
+    assert not trained.members  # as --no-ensemble asks
+
+
+def test_a_training_from_it_keeps_the_model_of_words(
+    started: HillClassifier, taxonomy: Taxonomy, tmp_path: Path
+) -> None:
+    started.save(tmp_path / "start")
+    name, settings = warm_settings(tmp_path / "start", {"train": {"steps": 1}})
+    trained = HillClassifier(taxonomy, name, settings)
+    trained.fit(["paw tail", "nest egg", "cave echo"] * 3, ["mo", "fo", "mb"] * 3, out=tmp_path / "run")
+    trained.save(tmp_path / "run")
+    loaded = HillClassifier.load(tmp_path / "run")
+    assert len(loaded.members) == 2 and loaded.explain("nest egg").labels
+    words = started.members[0].score_matrix(TEXTS)
+    assert np.allclose(loaded.members[1].score_matrix(TEXTS), words)
 
 
 @pytest.mark.parametrize(

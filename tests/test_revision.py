@@ -28,7 +28,13 @@ NEW = [*(label for label in LABELS if label.id != "p"), Label("new", "sky wing",
 @pytest.fixture(scope="module")
 def trained(tiny_encoder: Path) -> HillClassifier:
     settings = {
-        "model": {"encoder": str(tiny_encoder), "name_weight": 10.0, "classifier": "text", "contrast": 0.0, "height": 2},
+        "model": {
+            "encoder": str(tiny_encoder),
+            "name_weight": 10.0,
+            "classifier": "text",
+            "contrast": 0.0,
+            "height": 2,
+        },
         "train": {"epochs": 3, "batch_size": 8, "lr": 5e-3, "encoder_lr": 5e-3, "ensemble": True},
         "decode": {"tune": "label", "calibrate": "isotonic"},
     }
@@ -84,8 +90,15 @@ def test_the_commands(trained: HillClassifier, tmp_path: Path) -> None:
     done = hill("taxonomy", "recode", tmp_path / "changed", tmp_path / "old.jsonl", *options)
     assert done.returncode == 0 and "for 1 of them" in done.stdout, done.stderr
     first, second = (json.loads(line) for line in (tmp_path / "recoded.jsonl").read_text().splitlines())
-    assert first["labels"][0] in ("fo", "new") and second == {"id": "1", "text": "paw", "labels": ["mo"], "scores": {"mo": 1.0}}
-    wrong = hill("train", tmp_path / "old.jsonl", "--taxonomy", tmp_path / "new.json", "--out", tmp_path / "x", "--add", "y")
+    assert first["labels"][0] in ("fo", "new") and second == {
+        "id": "1",
+        "text": "paw",
+        "labels": ["mo"],
+        "scores": {"mo": 1.0},
+    }
+    wrong = hill(
+        "train", tmp_path / "old.jsonl", "--taxonomy", tmp_path / "new.json", "--out", tmp_path / "x", "--add", "y"
+    )
     assert wrong.returncode == 2 and "there is no --warm-start" in wrong.stderr
 
 

@@ -58,7 +58,9 @@ def test_the_queue_has_no_text_twice_and_none_that_is_known(model: Path) -> None
     seen, new = toy_documents(60, 1)[0], ["nest egg beak", "Nest  egg beak", "leaf root", "bark leaf", "cave echo"]
     labelled = label_documents(["leaf root"], [["p"]], classifier.taxonomy)
     support = label_support(classifier, [labelled])
-    assert support[classifier.taxonomy.row("p")] == sum(set(toy_documents(60, 1)[1][i]) == {"p"} for i in used(model)) + 1
+    assert (
+        support[classifier.taxonomy.row("p")] == sum(set(toy_documents(60, 1)[1][i]) == {"p"} for i in used(model)) + 1
+    )
     found = suggest(classifier, [*seen, *new], support, 100, [labelled])
     assert sorted(each.index - len(seen) for each in found) == [0, 3, 4]
     first = {new[each.index - len(seen)]: each for each in found}["cave echo"]
@@ -78,7 +80,9 @@ def used(model: Path) -> list[int]:
 
 def test_the_command_writes_a_queue(model: Path, tmp_path: Path) -> None:
     texts = tmp_path / "texts.jsonl"
-    texts.write_text("".join(json.dumps({"id": f"d{i}", "text": text}) + "\n" for i, text in enumerate(toy_documents(40, 7)[0])))
+    texts.write_text(
+        "".join(json.dumps({"id": f"d{i}", "text": text}) + "\n" for i, text in enumerate(toy_documents(40, 7)[0]))
+    )
     done = hill("suggest", model, texts, "--count", "5", "--out", tmp_path / "queue.jsonl")
     assert done.returncode == 0 and "5 documents, probably of" in done.stdout, done.stderr
     queue = [json.loads(line) for line in (tmp_path / "queue.jsonl").read_text().splitlines()]

@@ -73,7 +73,9 @@ def errors(
     if as_json:
         print(json.dumps(found, ensure_ascii=False))
         return
-    print(f"{len(found['errors']):,} of {found['documents']:,} documents are probably labelled wrongly")
+    print(
+        f"{len(found['errors']):,} of {found['documents']:,} documents may be labelled wrongly, the most likely first"
+    )
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("id", "text", "probably wrong", "proposed", "score"):
         table.add_column(column, justify="right" if column == "score" else "left")
@@ -214,7 +216,7 @@ def apply_taxonomy(
     out: Annotated[Path, typer.Option(help="Folder for the model with the new taxonomy.")],
     language: Language = "en",
 ) -> None:
-    """Use a model with a new version of its taxonomy, without training: new labels are scored by name and description."""
+    """Use a model with a new version of its taxonomy, without training: new labels are scored by name."""
     from hill.classifier import HillClassifier
     from hill.revision import apply_taxonomy as apply
     from hill.taxonomy import read_taxonomy

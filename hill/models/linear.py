@@ -286,8 +286,8 @@ class Linear(HTCModel):
 
     def vectors(self, tokens: Tokens) -> csr_array[Any]:
         """The TF-IDF vectors of documents: (documents, D)."""
-        parts = [self.text.vectors(*part) for part in _parts(tokens)] if len(tokens) else []
-        return csr_array(vstack([csr_array((0, self.text.width), dtype=np.float32), *parts]))
+        empty: csr_array[Any] = csr_array((0, self.text.width), dtype=np.float32)
+        return csr_array(vstack([empty, *(self.text.vectors(*part) for part in _parts(tokens) if len(tokens))]))
 
     def count_more(self, tokens: Tokens) -> None:
         """Add these documents to those in which the n-grams that are features were counted."""

@@ -28,7 +28,6 @@ from hill.taxonomy import Taxonomy
 from hill.taxonomy.diff import TaxonomyDiff, diff
 from hill.types import BoolArray, IntArray
 
-
 REPLAY = 4
 """Old documents per new document in a training that continues on new documents."""
 
