@@ -286,7 +286,7 @@ class Linear(HTCModel):
 
     def vectors(self, tokens: Tokens) -> csr_array[Any]:
         """The TF-IDF vectors of documents: (documents, D)."""
-        empty: csr_array[Any] = csr_array((0, self.text.width), dtype=np.float32)
+        empty = csr_array(np.zeros((0, self.text.width), dtype=np.float32))
         return csr_array(vstack([empty, *(self.text.vectors(*part) for part in _parts(tokens) if len(tokens))]))
 
     def count_more(self, tokens: Tokens) -> None:
