@@ -14,6 +14,7 @@ from scipy.special import expit, logsumexp
 from hill import ConfigError, HillClassifier, Label, Taxonomy, TaxonomyError, write_taxonomy
 from hill.cold_start import COSINE_SPREAD, HUB_WEIGHT, SHARPNESS, WORDS_WEIGHT, check_names, cold_start
 from hill.models.hill import FULL_RANK
+from hill.revision import apply_taxonomy
 from hill.train.warm_start import warm_settings
 from tests.command import hill
 from tests.conftest import toy_documents
@@ -164,6 +165,11 @@ def test_a_training_from_it_keeps_the_model_of_words(
     assert len(loaded.members) == 2 and loaded.explain("nest egg").labels
     words = started.members[0].score_matrix(TEXTS)
     assert np.allclose(loaded.members[1].score_matrix(TEXTS), words)
+
+
+def test_a_new_taxonomy_needs_a_new_start(started: HillClassifier, taxonomy: Taxonomy) -> None:
+    with pytest.raises(ConfigError, match="made by hill start; make it again with the new taxonomy"):
+        apply_taxonomy(started, taxonomy)
 
 
 @pytest.mark.parametrize(

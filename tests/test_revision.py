@@ -96,6 +96,17 @@ def test_the_commands(trained: HillClassifier, tmp_path: Path) -> None:
         "labels": ["mo"],
         "scores": {"mo": 1.0},
     }
+    (tmp_path / "new.jsonl").write_text(
+        '{"text": "sky wing", "labels": ["new"]}\n{"text": "sky sky", "labels": ["new"]}\n'
+    )
+    lines = [{"text": f"nest egg {i}", "labels": ["fo"]} for i in range(20)]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    more = [tmp_path / "train.jsonl", "--taxonomy", tmp_path / "new.json", "--out", tmp_path / "more", "--add"]
+    options = ["--warm-start", tmp_path / "changed", "--set", "train.epochs=1", "--no-ensemble"]
+    done = hill("train", *more, tmp_path / "new.jsonl", *options)
+    assert done.returncode == 0, done.stderr
+    support = HillClassifier.load(tmp_path / "more").stored.model.assets["label_counts.json"]
+    assert sum(support[row] for row in (4, 5)) == 2 + 2 * REPLAY - 1  # a tenth is held out as dev
     wrong = hill(
         "train", tmp_path / "old.jsonl", "--taxonomy", tmp_path / "new.json", "--out", tmp_path / "x", "--add", "y"
     )
