@@ -158,7 +158,8 @@ def make_card(facts: ModelFacts) -> str:
     }
     body = "\n\n".join(f"## {title}\n\n{text}" for title, text in sections.items() if text)
     title = f"# Text classification into {len(facts.taxonomy):,} labels"
-    summary = f"A `{facts.name}` model{encoder}, trained with `hill-htc`."
+    made = "made by `hill start`" if "cold_start" in facts.training else "trained with `hill-htc`"
+    summary = f"A `{facts.name}` model{encoder}, {made}."
     return f"---\n{str(front_matter.to_yaml()).strip()}\n---\n\n{title}\n\n{summary}\n\n{body}\n"
 
 
@@ -180,6 +181,9 @@ def _labels(facts: ModelFacts) -> str:
 
 def _training_data(facts: ModelFacts) -> str:
     splits = facts.training.get("splits", {})
+    if cold := facts.training.get("cold_start"):
+        texts = f", and {cold['texts']:,} unlabelled texts" if cold["texts"] else ""
+        return f"No labelled document was used: only the names and descriptions of the labels{texts}."
     if not splits:
         return ""
     rows = []
@@ -231,6 +235,16 @@ def _limits(facts: ModelFacts) -> str:
         "It predicts labels of this taxonomy only.",
         "Its metrics do not hold for texts that differ from the training texts in language, kind or length.",
     ]
+    if applied := facts.training.get("applied"):
+        lines.append(
+            f"Its taxonomy was changed after training: {applied['added']:,} labels are new and were not trained."
+        )
+    if "cold_start" in facts.training:
+        lines[1:] = [
+            "It has not been evaluated: label some documents, and run `hill evaluate`.",
+            "It predicts one path per document. Its scores are only roughly calibrated.",
+        ]
+        support = None
     if not data.get("windows"):
         lines.append(f"It reads at most the first {data['max_length']:,} tokens of a text.")
     if decode["strategy"] != "raw":

@@ -333,7 +333,7 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
             fitted = member.wait()
             yield from member.notices
             member = fitted
-        self._tune_on_dev(dev, dev_split, member)
+        self._tune_on_dev(dev, dev_split, [each for each in (member, self._start_member()) if each is not None])
         described = {"train": train, "dev": dev} | ({"test": data["test"]} if data.get("test") else {})
         self.training_record = describe_training(described, held_out="dev" not in data) | {
             "dev": {name: value for name, value in self.metrics.items() if name != "levels"},
@@ -396,6 +396,25 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
         member._session = None
         return member
 
+    def _start_member(self) -> HillClassifier | None:
+        """The model of words of a cold start that this training starts from: with few labels, names still help."""
+        folder = self.train_config.warm_start
+        if not self.train_config.ensemble or not folder or not (Path(folder) / ENSEMBLE_FILE).exists():
+            return None
+        started = HillClassifier.load(folder, device="cpu")
+        same = started.taxonomy == self.taxonomy and "cold_start" in started.training_record
+        return started.members[0] if same else None
+
+    def fit_solver(self, train: Documents) -> Self:
+        """Fit a model that has a solver, such as linear, on all these documents; decoding is not tuned."""
+        model = self._start(train).model
+        for _ in model.fit(
+            tokenize(train.texts, self.stored.tokenizer, self.max_length), train.labels, self.train_config.seed
+        ):
+            pass
+        self._session = None
+        return self
+
     def _plan(self, session: Session, train: Documents, dev: int, test: int, seconds: float, resume: bool) -> Plan:
         """Measure the speed and choose settings with which the training ends in time."""
         sample = train.sample(max(TIMED_DOCUMENTS, 2 * self.train_config.batch_size))  # the first batch is slower
@@ -407,18 +426,19 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
             self._set_chosen({group: self._chosen.get(group, {}) | plan.settings.get(group, {}) for group in GROUPS})
         return plan
 
-    def _tune_on_dev(self, dev: Documents, split: Split, member: HillClassifier | None) -> None:
-        """Mix the scores with those of a member, if there is one, then tune decoding and measure; all on dev."""
+    def _tune_on_dev(self, dev: Documents, split: Split, members: Sequence[HillClassifier]) -> None:
+        """Mix the scores with those of members, if there are any, then tune decoding and measure; all on dev."""
         per_document = max_entries(self.decode_config.keep, len(self.taxonomy)) or len(self.taxonomy)
         if len(dev) * per_document > MAX_DEV_SCORES:  # dev is scored twice instead of kept
             self.tune(self._score(split.inputs), split.labels)
             self.metrics = self.measure(self._score(split.inputs), split.labels)
             return
         scores = assemble_rows(self._score(split.inputs), (len(dev), len(self.taxonomy)))
-        if member is None:
+        if not members:
             self._tune_and_measure(scores, split.labels)
             return
-        without = self._mix_with([member], [scores, member.score_matrix(dev.texts)], split.labels)
+        own = [scores, *(member.score_matrix(dev.texts) for member in members)]
+        without = self._mix_with(members, own, split.labels)
         if len(dev) >= FEW_DOCUMENTS and mean_f1(without["metrics"]) > mean_f1(self.metrics):
             self.members, self.mixture = (), None
             for name, value in without.items():
@@ -614,7 +634,7 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
                 check_one_of(precision, PRECISIONS, "precision")
                 settings["train"]["precision"] = precision
             classifier = cls(stored.taxonomy, stored.name, settings, preset=None)
-            classifier._set_stored(stored)
+            classifier.set_stored(stored)
             classifier.set_thresholds(read_object(path / "thresholds.json"))
             classifier.metrics, record = read_object(path / "metrics.json"), path / TRAINING_FILE
             classifier.training_record = read_object(record) if record.exists() else {}
@@ -640,13 +660,13 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
             settings["train"] = {**settings.get("train", {}), "device": "cpu" if stored.model.has_solver else device}
             settings["decode"] = {"keep": self.decode_config.keep}
             member = HillClassifier(stored.taxonomy, stored.name, settings, preset=None)
-            member._set_stored(stored)
+            member.set_stored(stored)
             members.append(member)
         self.members = tuple(members)
         self.mixture = read_mixture(document["mixture"], self.taxonomy, 1 + len(members))
         self.own_decoding = document["own_decoding"]
 
-    def _set_stored(self, stored: SavedModel) -> None:
+    def set_stored(self, stored: SavedModel) -> None:
         """Use a model for prediction, which needs two settings of training: device and precision."""
         self._stored, self.taxonomy, self.name = stored, stored.taxonomy, stored.name
         train = self._given().get("train", {})
@@ -768,7 +788,7 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         if self._stored is not None:
-            self._set_stored(self._stored)
+            self.set_stored(self._stored)
 
 
 class BackgroundFit:

@@ -81,6 +81,7 @@ def run_demo(categories: bool, out: Path, settings: Groups = SETTINGS, per_block
         f"hill train {out}-data --taxonomy {out}-data/taxonomy.json --out runs/mine",
     ):
         console.print(f"  {command}", highlight=False, soft_wrap=True)
+    console.print("No labels yet? docs/start.md goes from a taxonomy to a classifier.", highlight=False)
 
 
 def show_examples(classifier: HillClassifier, console: Console) -> None:

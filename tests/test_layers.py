@@ -23,8 +23,8 @@ LAYERS = [
     {"predictor"},
     {"explain"},
     {"classifier"},
-    {"bulk", "demo", "export"},
-    {"report", "research", "serve"},
+    {"bulk", "cold_start", "demo", "export", "label_errors", "suggest"},
+    {"report", "research", "revision", "serve"},
     {"cli"},
     {"__main__"},
 ]

@@ -247,7 +247,7 @@ def test_scores_of_an_ensemble_are_the_mixture_of_its_members(mixed: HillClassif
     mixture, members = mixed.mixture, mixed.members
     assert mixture is not None
     alone = HillClassifier(mixed.taxonomy, preset=None)
-    alone._set_stored(mixed.stored)
+    alone.set_stored(mixed.stored)
     expected = mixture([alone.score_matrix(texts), members[0].score_matrix(texts)])
     assert mixed.score_matrix(texts) == pytest.approx(expected, abs=1e-6)
 
@@ -310,7 +310,7 @@ def test_dev_decides_whether_the_linear_model_is_mixed_in(settings: Groups) -> N
         tuned._score = lambda inputs: [(np.arange(count), own[:count])]  # type: ignore[method-assign]
         member = SimpleNamespace(score_matrix=lambda texts: other[:count])
         split.labels = few.labels
-        tuned._tune_on_dev(few, split, member)  # type: ignore[arg-type]
+        tuned._tune_on_dev(few, split, [member])  # type: ignore[list-item, arg-type]
         return tuned
 
     def best_f1(scores: Any) -> float:
@@ -390,7 +390,7 @@ def test_an_export_has_the_decoding_of_the_model_alone(mixed: HillClassifier, tm
     exported = OnnxClassifier.load(tmp_path / "onnx")
     assert exported.thresholds_document() == mixed.own_decoding
     alone = HillClassifier(mixed.taxonomy, preset=None)
-    alone._set_stored(mixed.stored)
+    alone.set_stored(mixed.stored)
     texts = toy_documents(8, 2)[0]
     assert exported.score_matrix(texts) == pytest.approx(alone.score_matrix(texts), abs=1e-4)
 

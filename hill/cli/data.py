@@ -1,4 +1,4 @@
-"""Commands on data sets, coding trees and taxonomies: check, tree and taxonomy diff."""
+"""Commands on data sets, coding trees and taxonomies: check, errors, tree and taxonomy."""
 
 import json
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from hill.cli.common import (
     TAXONOMY_HELP,
@@ -56,6 +57,59 @@ def check(
     else:
         print_check(result, Console())
     raise typer.Exit(0 if result.fit else 1)
+
+
+# Label errors
+
+
+@app.command()
+def errors(
+    data: Data,
+    taxonomy: TaxonomyFile,
+    most: Annotated[int, typer.Option(help="How many errors to print; --json and --html have all.", min=1)] = 20,
+    encoder: Annotated[
+        str, typer.Option(help="Also use vectors of this text encoder: minilm, mpnet, a folder, or a hub name. Slower.")
+    ] = "",
+    html: Annotated[Path | None, typer.Option(help="Write a page with all errors to this file.")] = None,
+    language: Language = "en",
+    as_json: Json = False,
+) -> None:
+    """Find documents that are probably labelled wrongly, with the proposed correction."""
+    from hill.cold_start import encode_texts
+    from hill.data.documents import join_splits, read_data
+    from hill.io import write_text
+    from hill.label_errors import FOLDS, find_errors
+    from hill.taxonomy import read_taxonomy
+
+    labels = read_taxonomy(taxonomy, language)
+    documents = join_splits(read_data(data, labels))
+    with Console(stderr=True).status("encoding texts") as status:
+        vectors = encode_texts(documents.texts, encoder) if encoder else None
+        for step in find_errors(documents, labels, vectors):
+            status.update(f"scoring documents: fold {step} of {FOLDS}")
+    report = step
+    if html:
+        write_text(html, report.html())
+    found = report.to_dict()
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+        return
+    print(
+        f"{len(found['errors']):,} of {found['documents']:,} documents may be labelled wrongly, the most likely first"
+    )
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("id", "text", "probably wrong", "proposed", "score"):
+        table.add_column(column, justify="right" if column == "score" else "left")
+    for error in found["errors"][:most]:
+        text = " ".join(error["text"].split())
+        shown = (error["id"], f"{text[:60]}…" if len(text) > 61 else text, error["wrong_name"], error["proposed_name"])
+        table.add_row(*(Text(printable(value)) for value in shown), f"{error['score']:.2f}")
+    if found["errors"]:
+        Console().print(table)
+    if len(found["errors"]) > most:
+        print(f"and {len(found['errors']) - most:,} more: --most, --json or --html")
+    if html:
+        print(f"page: {html}")
 
 
 # Coding trees
@@ -135,7 +189,7 @@ def _seconds(built: "BuiltTree") -> str:
 
 # Taxonomies
 
-taxonomy_app = typer.Typer(help="Compare taxonomies.", no_args_is_help=True)
+taxonomy_app = typer.Typer(help="Compare taxonomies, and use a model with another version.", no_args_is_help=True)
 app.add_typer(taxonomy_app, name="taxonomy")
 
 TITLES = {
@@ -175,6 +229,65 @@ def diff(
                 print(f"  {printable(_format_change(kind, change))}")
             if len(changes) > most:
                 print(f"  … and {len(changes) - most:,} more")
+
+
+@taxonomy_app.command("apply")
+def apply_taxonomy(
+    model: Annotated[Path, typer.Argument(help="Folder of a trained model that reads the names of labels.")],
+    taxonomy: Annotated[Path, typer.Argument(help=f"The new version. {TAXONOMY_HELP}")],
+    out: Annotated[Path, typer.Option(help="Folder for the model with the new taxonomy.")],
+    language: Language = "en",
+) -> None:
+    """Use a model with a new version of its taxonomy, without training: new labels are scored by name."""
+    from hill.classifier import HillClassifier
+    from hill.revision import apply_taxonomy as apply
+    from hill.taxonomy import read_taxonomy
+    from hill.train.checkpoint import check_output_folder
+
+    labels = read_taxonomy(taxonomy, language)
+    check_output_folder(out, resume=False)
+    classifier = HillClassifier.load(model)
+    changed, changes = apply(classifier, labels)
+    changed.save(out)
+    counts = {"new": changes.added, "removed": changes.removed, "moved": changes.moved, "renamed": changes.renamed}
+    print(", ".join(f"{len(rows):,} {kind}" for kind, rows in counts.items()) + f"; {len(labels):,} labels")
+    if classifier.members:
+        print("the linear model that was mixed in is left out: it does not read names")
+    if len(changes.added):
+        print("new labels are scored by name and description until they have documents: hill train --warm-start")
+    print(f'saved to {out}; try: hill predict {out} "a text"')
+
+
+@taxonomy_app.command()
+def recode(
+    model: Annotated[Path, typer.Argument(help="Folder of a model for the new taxonomy.")],
+    data: Annotated[Path, typer.Argument(help="Documents with labels of the old taxonomy, by id.")],
+    table: Annotated[Path, typer.Option(help="Correspondence table: a CSV file with the columns old and new.")],
+    out: Annotated[Path, typer.Option(help="Documents with labels of the new taxonomy, a .jsonl file.")],
+) -> None:
+    """Give documents with old labels new ones: of the candidates of each old label, the one with the highest score."""
+    from hill.cli.common import load_model
+    from hill.data.readers import find_splits, raise_error, read_records
+    from hill.io import write_text
+    from hill.revision import recode as choose
+    from hill.taxonomy.correspondence import allowed_labels, read_correspondence
+
+    classifier = load_model(model)
+    labels = classifier.taxonomy
+    pairs = read_correspondence(table, labels)
+    records = list(read_records([file for split in find_splits(data).values() for file in split], raise_error))
+    candidates = [
+        allowed_labels([each.labels] if isinstance(each.labels, str) else each.labels, pairs, labels)
+        for each in records
+    ]
+    chosen = choose(classifier, [record.text for record in records], candidates)
+    lines = [
+        {"id": record.id or str(i), "text": record.text, "labels": [label for label, _ in own], "scores": dict(own)}
+        for i, (record, own) in enumerate(zip(records, chosen, strict=True))
+    ]
+    write_text(out, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+    decided = sum(any(len(own) > 1 for own in each) for each in candidates)
+    print(f"{len(records):,} documents in {out}; the model chose among candidates for {decided:,} of them")
 
 
 def _format_change(kind: str, change: Any) -> str:

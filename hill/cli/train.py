@@ -1,4 +1,4 @@
-"""Commands that train: train, ensemble, settings, demo."""
+"""Commands that make models: start, train, ensemble, settings, demo."""
 
 import sys
 from collections.abc import Iterator
@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from hill.cli.common import (
+    TAXONOMY_HELP,
     Data,
     LabelsColumn,
     Language,
@@ -18,6 +19,42 @@ from hill.cli.common import (
     app,
     print_metrics,
 )
+
+
+@app.command()
+def start(
+    taxonomy: Annotated[Path, typer.Argument(help=TAXONOMY_HELP)],
+    out: Annotated[Path, typer.Option(help="Folder for the model.")],
+    texts: Annotated[
+        Path | None, typer.Option(help="Unlabelled texts like those to classify: JSONL, CSV or Parquet with text.")
+    ] = None,
+    encoder: Annotated[str, typer.Option(help="Text encoder: minilm, mpnet, a folder, or a hub name.")] = "minilm",
+    language: Language = "en",
+) -> None:
+    """Make a model from the names and descriptions of labels, without labelled documents."""
+    from rich.console import Console
+
+    from hill.cold_start import check_names, cold_start
+    from hill.data.readers import find_splits, read_fields
+    from hill.taxonomy import read_taxonomy
+    from hill.train.checkpoint import check_output_folder
+
+    labels = read_taxonomy(taxonomy, language)
+    check_names(labels)
+    check_output_folder(out, resume=False)
+    files = [file for split in find_splits(texts).values() for file in split] if texts else []
+    with Console(stderr=True).status("encoding labels and texts"):
+        classifier = cold_start(labels, [text for _, text in read_fields(files)], encoder)
+    record = classifier.training_record["cold_start"]
+    for warning in record["warnings"]:
+        sys.stderr.write(f"hill: {warning}\n")
+    classifier.save(out)
+    described = sum(bool(label.description.strip()) for label in labels)
+    print(f"{len(labels):,} labels, {described:,} with a description; {record['texts']:,} unlabelled texts")
+    print("no labelled document was used: scores are only roughly calibrated, and nothing was measured")
+    if not texts:
+        print("texts like those to classify, even unlabelled, make it better: --texts FILE")
+    print(f'saved to {out}; try: hill predict {out} "a text"')
 
 
 @app.command()
@@ -36,6 +73,10 @@ def train(
     config: Annotated[Path | None, typer.Option(help="TOML file with groups model, train, data, decode.")] = None,
     assignments: Annotated[list[str] | None, typer.Option("--set", help="A setting: train.epochs=5.")] = None,
     warm_start: Annotated[Path | None, typer.Option(help="Trained model to start from.")] = None,
+    add: Annotated[
+        Path | None,
+        typer.Option(help="With --warm-start: train on these new documents and a sample of those in DATA."),
+    ] = None,
     test_share: Annotated[
         float | None, typer.Option(help="One file without splits: share that is held out as test. 0: none.")
     ] = None,
@@ -52,7 +93,7 @@ def train(
 ) -> None:
     """Train a model and save it. `hill settings` lists every setting."""
     from hill.classifier import GROUPS, HillClassifier
-    from hill.data import read_data
+    from hill.data.documents import join_splits, read_data
     from hill.errors import ConfigError
     from hill.presets import PRESETS
     from hill.settings import check_one_of, read_settings
@@ -60,7 +101,7 @@ def train(
     from hill.train.checkpoint import check_output_folder
     from hill.train.distributed import init_distributed
     from hill.train.progress import training_progress
-    from hill.train.warm_start import warm_settings
+    from hill.train.warm_start import warm_settings, with_replay
 
     settings = read_settings(config, assignments or [], GROUPS)
     name = settings["model"].pop("name", model)
@@ -74,6 +115,8 @@ def train(
         settings["train"]["plain"] = True
     if test_share is not None:
         settings["data"]["test_share"] = test_share
+    if add and not warm_start:
+        raise ConfigError(f"--add is '{add}', but there is no --warm-start; give the model to continue from")
     if warm_start:
         old, settings = warm_settings(warm_start, settings)
         if name not in ("hill", old):
@@ -85,6 +128,9 @@ def train(
     with _exit_on_signal(), (context := init_distributed(classifier.train_config.device)).lock(out):
         columns = text_column, labels_column or "labels", separator
         documents = classifier.hold_out_test(read_data(data, classifier.taxonomy, *columns))
+        if add:
+            new = join_splits(read_data(add, classifier.taxonomy, *columns))
+            documents = with_replay(documents, new, classifier.train_config.seed)
         with training_progress(classifier.train_config.metric, shown=context.is_main) as bar:
             for event in classifier.training(documents, out, resume, tensorboard):
                 bar.show(event)

@@ -191,6 +191,40 @@ def _predict_to_folder(
         raise typer.Exit(1)
 
 
+# Suggest
+
+
+@app.command()
+def suggest(
+    model: Model,
+    texts: Annotated[Path, typer.Argument(help="Unlabelled texts: JSONL, CSV or Parquet with text; a file or folder.")],
+    out: Annotated[Path, typer.Option(help="Queue of documents to label, a .jsonl file.")],
+    count: Annotated[int, typer.Option(help="How many documents to choose.", min=1)] = 100,
+    labelled: Annotated[
+        Path | None, typer.Option(help="Documents labelled since the model was trained; they are not suggested again.")
+    ] = None,
+) -> None:
+    """Choose documents to label next: of rare labels first, and of each label the most uncertain ones."""
+    from hill.data import read_data
+    from hill.data.readers import find_splits, read_fields
+    from hill.errors import DataError
+    from hill.io import write_text
+    from hill.suggest import label_support
+    from hill.suggest import suggest as choose_documents
+
+    if out.suffix != ".jsonl":
+        raise DataError(f"--out is '{out}'; expected a .jsonl file")
+    classifier = load_model(model)
+    records = list(read_fields([file for split in find_splits(texts).values() for file in split]))
+    known = list(read_data(labelled, classifier.taxonomy).values()) if labelled else []
+    support = label_support(classifier, known)
+    chosen = choose_documents(classifier, [text for _, text in records], support, count, known)
+    queue = [{"id": records[each.index][0], "text": records[each.index][1], **each.to_dict()} for each in chosen]
+    write_text(out, "".join(json.dumps(document, ensure_ascii=False) + "\n" for document in queue))
+    leaves = len({label for each in chosen for label in each.labels})
+    print(f"{len(queue):,} documents, probably of {leaves:,} labels, in {out}")
+
+
 # Explain
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, vstack
 
 from hill.data.readers import (
     DEFAULT_COLUMNS,
@@ -124,6 +124,13 @@ def column_names(text: str = "text", labels: str | Sequence[str] | None = None, 
         if not isinstance(name, str):
             raise ConfigError(f"a column is {reprlib.repr(name)}; expected its name, a string")
     return ColumnNames(text, tuple(given), separator)
+
+
+def join_splits(splits: Mapping[str, Documents]) -> Documents:
+    """All documents of several splits."""
+    parts = list(splits.values())
+    ids, texts = ([value for part in parts for value in getattr(part, name)] for name in ("ids", "texts"))
+    return Documents(ids, texts, csr_array(vstack([part.labels for part in parts])), sum(part.added for part in parts))
 
 
 def read_documents(files: Iterable[Path], taxonomy: Taxonomy, columns: ColumnNames = DEFAULT_COLUMNS) -> Documents:

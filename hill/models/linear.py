@@ -284,6 +284,24 @@ class Linear(HTCModel):
         ngrams_file = {"documents": len(documents), "characters": bag.characters, **ngrams}
         return super().prepare(documents, taxonomy, config, tokenizer) | {NGRAMS_FILE: ngrams_file}
 
+    def vectors(self, tokens: Tokens) -> csr_array[Any]:
+        """The TF-IDF vectors of documents: (documents, D)."""
+        empty = csr_array(np.zeros((0, self.text.width), dtype=np.float32))
+        return csr_array(vstack([empty, *(self.text.vectors(*part) for part in _parts(tokens) if len(tokens))]))
+
+    def count_more(self, tokens: Tokens) -> None:
+        """Add these documents to those in which the n-grams that are features were counted."""
+        if not len(tokens):
+            return
+        ngrams = self.assets[NGRAMS_FILE]
+        found, counts = count_documents(_ngrams(self.text, tokens))
+        features, known = self.text.find(found)
+        total = np.array(ngrams["counts"], dtype=np.int64)
+        total[features[known]] += counts[known]
+        documents = ngrams["documents"] + len(tokens)
+        self.assets[NGRAMS_FILE] = ngrams | {"counts": total.tolist(), "documents": documents}
+        self.text.set_features(self.text.keys, total, documents, self.text.characters)
+
     def forward(self, batch: Batch) -> Output:
         """Margins (B, L) of a batch; with labels also the loss of the config, which `fit` does not use."""
         logits = self.head(self.text.sparse(batch.ids, batch.mask)) + self.bias
@@ -317,7 +335,7 @@ class Linear(HTCModel):
 
         A label of no or all documents gets the margin ∓1.
         """
-        matrix = csr_array(vstack([self.text.vectors(*part) for part in _parts(tokens)]))
+        matrix = self.vectors(tokens)
         squares = 1 + matrix.multiply(matrix).sum(axis=1).astype(np.float64)
         examples = Examples(matrix.indptr, matrix.indices, matrix.data, squares)
         count, done, entries = labels.shape[1], 0, []

@@ -4,7 +4,7 @@
 `LabelMapping` says from which old labels each new label starts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,8 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from hill.data import Documents
-from hill.errors import ConfigError
+from hill.data.documents import join_splits
+from hill.errors import ConfigError, DataError
 from hill.io import check_model, read_object, unusable
 from hill.models import MODELS, HTCModel, ModelConfig
 from hill.models.base import Axis, copy_text_encoder
@@ -26,6 +27,9 @@ from hill.settings import Groups
 from hill.taxonomy import Taxonomy
 from hill.taxonomy.diff import TaxonomyDiff, diff
 from hill.types import BoolArray, IntArray
+
+REPLAY = 4
+"""Old documents per new document in a training that continues on new documents."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,19 @@ def warm_settings(folder: Path, settings: Groups) -> tuple[str, Groups]:
         raise unusable(folder, error) from error
     train = settings.get("train", {}) | {"warm_start": str(folder)}
     return saved["model"], {**settings, "model": model, "train": train, "data": data}
+
+
+def with_replay(data: Mapping[str, Documents], added: Documents, seed: int) -> dict[str, Documents]:
+    """Replace train by new documents and a sample of the old ones, so that old labels are not forgotten.
+
+    There are `REPLAY` times as many old documents as new ones, if there are as many. Dev and test stay as they are.
+    """
+    name = "train" if "train" in data else "data"
+    if name not in data:
+        raise DataError("there is no train split to replay old documents from; give the data of the earlier training")
+    old = data[name]
+    rows = np.random.default_rng(seed).permutation(len(old))[: REPLAY * len(added)]
+    return {**data, name: join_splits({"new": added, "old": old.take(np.sort(rows))})}
 
 
 def build_warm(

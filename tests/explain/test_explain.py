@@ -49,7 +49,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 def classifier_with(stored: SavedModel) -> HillClassifier:
     """A classifier with this model."""
     classifier = HillClassifier(stored.taxonomy, stored.name, stored.settings, preset=None)
-    classifier._set_stored(stored)
+    classifier.set_stored(stored)
     return classifier
 
 

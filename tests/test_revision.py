@@ -1,0 +1,155 @@
+"""A taxonomy that changes: models for the new version, correspondence tables, and replay."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hill import ConfigError, HillClassifier, Label, Taxonomy, TaxonomyError, write_taxonomy
+from hill.data.documents import label_documents
+from hill.revision import apply_taxonomy, recode
+from hill.taxonomy.correspondence import allowed_labels, read_correspondence
+from hill.train.warm_start import REPLAY, with_replay
+from tests.command import hill
+from tests.conftest import toy_documents
+
+LABELS = [
+    Label("m", "fur milk"),
+    Label("mo", "paw tail", ("m",), "bone whiskers"),
+    Label("bat", "cave echo", ("m",), "night"),
+    Label("f", "wing feather"),
+    Label("fo", "nest egg", ("f",), "beak"),
+    Label("p", "leaf root"),
+]
+NEW = [*(label for label in LABELS if label.id != "p"), Label("new", "sky wing", ("f",), "feather sky")]
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_encoder: Path) -> HillClassifier:
+    settings = {
+        "model": {
+            "encoder": str(tiny_encoder),
+            "name_weight": 10.0,
+            "classifier": "text",
+            "contrast": 0.0,
+            "height": 2,
+        },
+        "train": {"epochs": 3, "batch_size": 8, "lr": 5e-3, "encoder_lr": 5e-3, "ensemble": True},
+        "decode": {"tune": "label", "calibrate": "isotonic"},
+    }
+    return HillClassifier(Taxonomy(LABELS), "hill", settings, preset=None).fit(*toy_documents(80, 1))
+
+
+def test_known_labels_keep_their_scores(trained: HillClassifier) -> None:
+    changed, changes = apply_taxonomy(trained, Taxonomy(NEW))
+    assert [len(changes.added), len(changes.removed)] == [1, 1]
+    alone = HillClassifier(trained.taxonomy, "hill", trained.settings(), preset=None)
+    alone.set_stored(trained.stored)
+    texts = toy_documents(10, 5)[0]
+    assert np.allclose(changed.score_matrix(texts)[:, :5], alone.score_matrix(texts)[:, :5], atol=1e-5)
+    assert changed.stored.model.assets["label_counts.json"][-1] == 0
+    assert all(np.isfinite(changed.predict_proba(texts)).ravel())
+
+
+def test_a_new_label_wins_its_own_description_and_siblings_win_theirs(trained: HillClassifier) -> None:
+    changed, _ = apply_taxonomy(trained, Taxonomy(NEW))
+    described = [f"{label.name} {label.description}" for label in NEW]
+    scores = changed.score_matrix(described)
+    logit = np.log(scores / (1 - scores))
+    spare, lead = logit[5, 5] - logit[5, 4], logit[4, 4] - logit[4, 5]
+    assert spare == pytest.approx(lead, abs=0.05)  # the bias is halfway
+
+
+def test_a_label_that_is_only_renamed_or_moved_is_not_new(trained: HillClassifier) -> None:
+    same = [Label(label.id, f"{label.name} nest", label.parents, label.description) for label in LABELS]
+    changed, changes = apply_taxonomy(trained, Taxonomy(same))
+    assert not len(changes.added) and len(changes.renamed) == 6
+    assert changed.predict(["cave echo"]) == changed.predict(["cave echo"])
+
+
+def test_models_that_cannot_be_applied(trained: HillClassifier) -> None:
+    linear = HillClassifier(Taxonomy(LABELS), "linear", preset=None).fit(*toy_documents(40, 1))
+    with pytest.raises(ConfigError, match="this 'linear' model does not read the names of labels"):
+        apply_taxonomy(linear, Taxonomy(NEW))
+    with pytest.raises(ConfigError, match="have no label in common"):
+        apply_taxonomy(trained, Taxonomy([Label("x", "something else")]))
+
+
+def test_the_commands(trained: HillClassifier, tmp_path: Path) -> None:
+    trained.save(tmp_path / "model")
+    write_taxonomy(Taxonomy(NEW), tmp_path / "new.json")
+    done = hill("taxonomy", "apply", tmp_path / "model", tmp_path / "new.json", "--out", tmp_path / "changed")
+    assert done.returncode == 0 and "1 new, 1 removed, 0 moved, 0 renamed; 6 labels" in done.stdout, done.stderr
+    assert "1 labels are new" in hill("card", tmp_path / "changed").stdout
+    (tmp_path / "old.jsonl").write_text(
+        '{"id": "a", "text": "nest egg", "labels": ["birds"]}\n{"text": "paw", "labels": "mo"}\n'
+    )
+    (tmp_path / "table.csv").write_text("old,new\nbirds,fo\nbirds,new\n")
+    options = ["--table", tmp_path / "table.csv", "--out", tmp_path / "recoded.jsonl"]
+    done = hill("taxonomy", "recode", tmp_path / "changed", tmp_path / "old.jsonl", *options)
+    assert done.returncode == 0 and "for 1 of them" in done.stdout, done.stderr
+    first, second = (json.loads(line) for line in (tmp_path / "recoded.jsonl").read_text().splitlines())
+    assert first["labels"][0] in ("fo", "new") and second == {
+        "id": "1",
+        "text": "paw",
+        "labels": ["mo"],
+        "scores": {"mo": 1.0},
+    }
+    (tmp_path / "new.jsonl").write_text(
+        '{"text": "sky wing", "labels": ["new"]}\n{"text": "sky sky", "labels": ["new"]}\n'
+    )
+    lines = [{"text": f"nest egg {i}", "labels": ["fo"]} for i in range(20)]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    more = [tmp_path / "train.jsonl", "--taxonomy", tmp_path / "new.json", "--out", tmp_path / "more", "--add"]
+    options = ["--warm-start", tmp_path / "changed", "--set", "train.epochs=1", "--no-ensemble"]
+    done = hill("train", *more, tmp_path / "new.jsonl", *options)
+    assert done.returncode == 0, done.stderr
+    support = HillClassifier.load(tmp_path / "more").stored.model.assets["label_counts.json"]
+    assert sum(support[row] for row in (4, 5)) == 2 + 2 * REPLAY - 1  # a tenth is held out as dev
+    wrong = hill(
+        "train", tmp_path / "old.jsonl", "--taxonomy", tmp_path / "new.json", "--out", tmp_path / "x", "--add", "y"
+    )
+    assert wrong.returncode == 2 and "there is no --warm-start" in wrong.stderr
+
+
+def test_recoding_takes_the_best_candidate(trained: HillClassifier) -> None:
+    scores = trained.predict_proba(["nest egg beak"])[0]
+    best = max((1, 2, 5), key=lambda row: scores[row])
+    found = recode(trained, ["nest egg beak", "x"], [[(1, 2, 5), (0,)], [(3,)]])
+    assert found[0][0] == (LABELS[best].id, pytest.approx(scores[best], abs=1e-5))
+    assert found[0][1] == ("m", 1.0) and found[1] == [("f", 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("old,new\na,nothing\n", "label 'nothing' is not in the new taxonomy \\(line 2 of"),
+        ("a\n", "line 1 of .* has one column"),
+        (None, "cannot be read"),
+    ],
+)
+def test_wrong_tables(content: str | None, message: str, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "table.csv").write_text(content)
+    with pytest.raises(TaxonomyError, match=message):
+        read_correspondence(tmp_path / "table.csv", Taxonomy(LABELS))
+
+
+def test_labels_without_a_row_stay_or_are_an_error() -> None:
+    taxonomy = Taxonomy(LABELS)
+    assert allowed_labels(["x", "p"], {"x": (1, 2)}, taxonomy) == [(1, 2), (5,)]
+    with pytest.raises(TaxonomyError, match="label 'y' is neither in the correspondence table nor"):
+        allowed_labels(["y"], {}, taxonomy)
+
+
+def test_replay_mixes_new_documents_with_old_ones() -> None:
+    taxonomy = Taxonomy(LABELS)
+    old = label_documents([f"old {i}" for i in range(30)], ["p"] * 30, taxonomy)
+    new = label_documents(["new 1", "new 2"], ["fo", "fo"], taxonomy)
+    mixed = with_replay({"train": old, "dev": old}, new, seed=3)
+    assert mixed["train"].texts[:2] == ["new 1", "new 2"] and len(mixed["train"]) == 2 + 2 * REPLAY
+    assert set(mixed["train"].texts[2:]) <= set(old.texts) and mixed["dev"] is old
+    assert mixed["train"].labels.sum() == 4 + 2 * REPLAY  # fo and f, p
+    with pytest.raises(ValueError, match="no train split to replay"):
+        with_replay({"dev": old}, new, seed=3)
