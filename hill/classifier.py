@@ -323,7 +323,8 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
             splits = yield from encode_once(session, *splits)
         train_split, dev_split = splits
         if limit:
-            session.time_limit = TimeLimit(max(limit - reserved - (time.monotonic() - start), 1.0))
+            left = limit - reserved - (time.monotonic() - start)
+            session.time_limit = TimeLimit(max(left, 1.0), reserved, left / config.steps if config.steps else 0.0)
         facts = training_facts(self.name, self.settings(), self.taxonomy, {"train": train, "dev": dev})
         scored = None if config.evaluations == 1 else dev_split  # one score cannot select an epoch
         with enough_memory():

@@ -93,7 +93,8 @@ def train(
 ) -> None:
     """Train a model and save it. `hill settings` lists every setting."""
     from hill.classifier import GROUPS, HillClassifier
-    from hill.data.documents import join_splits, read_data
+    from hill.data import read_data
+    from hill.data.documents import join_splits
     from hill.errors import ConfigError
     from hill.presets import PRESETS
     from hill.settings import check_one_of, read_settings

@@ -37,6 +37,8 @@ from hill.train.config import TrainConfig
 from hill.train.distributed import DistributedContext, DistributedInference, current_context
 from hill.types import MANY_LABELS, AnyBatch, Encoded, IntArray
 
+SLOWDOWN_STEPS = 10
+"""Steps after which a time limit compares their time with the plan."""
 CHECK_INTERVAL = 10
 """Steps between two checks of a GPU for non-finite steps: each check waits for the GPU."""
 MAX_SKIPPED = 20
@@ -142,14 +144,16 @@ def train(session: Session, data: Split, dev: Split | None, taxonomy: Taxonomy) 
             group = batches[start : start + config.accumulate]
             documents = np.concatenate(group)
             progress.step += 1
-            rate = set_rates(session.optimiser, config, progress.step, total, limit.share if limit else 0.0)
+            rate = set_rates(
+                session.optimiser, config, progress.step, total, limit.share(progress.step) if limit else 0.0
+            )
             session.context.seed_step(config.seed, progress.step)
             result = runner.step(group)
             progress.position += len(group)
             session.guard.record(progress, data, documents, result)
             counts = progress.step, total, progress.epoch, len(documents)
             yield Step(*counts, rate, result.loss, result.parts, progress.skipped)
-            if is_last := progress.step >= total or bool(limit and limit.share >= 1):
+            if is_last := progress.step >= total or bool(limit and limit.share(progress.step + 1) >= 1):
                 break
         session.guard.check(progress, data)
         progress.epoch, progress.position = progress.epoch + 1, 0
@@ -248,17 +252,32 @@ class Progress:
 
 
 class TimeLimit:
-    """The time that the steps of a training may take; it starts with the first call of `share`."""
+    """The time of the steps of a training; it starts with the first call of `share`.
 
-    def __init__(self, seconds: float) -> None:
+    If steps take longer than was planned, more time is left for what comes after them, which will take longer, too.
+
+    Args:
+        seconds: the time of the steps.
+        after: the time that was planned for what comes after them.
+        step_seconds: the time that was planned per step.
+    """
+
+    def __init__(self, seconds: float, after: float = 0.0, step_seconds: float = 0.0) -> None:
         self.seconds = seconds
+        self.after = after
+        self.step_seconds = step_seconds
         self._start: float | None = None
+        self._first = 0
 
-    @property
-    def share(self) -> float:
-        """The share of the time that has passed."""
-        self._start = time.monotonic() if self._start is None else self._start
-        return (time.monotonic() - self._start) / self.seconds
+    def share(self, step: int) -> float:
+        """The share of the time that has passed before this step."""
+        if self._start is None:
+            self._start, self._first = time.monotonic(), step
+        passed, done, left = time.monotonic() - self._start, step - self._first, self.seconds
+        if self.step_seconds and done >= SLOWDOWN_STEPS:
+            slowdown = max(passed / done / self.step_seconds, 1.0)
+            left = max(self.seconds - (slowdown - 1) * self.after, self.seconds / 2)
+        return passed / left
 
 
 @dataclass

@@ -27,7 +27,7 @@ from hill.taxonomy import Taxonomy
 from hill.train import Epoch, Step, TrainConfig, head_start
 from hill.train.checkpoint import check_output_folder
 from hill.train.progress import TrainingProgress
-from hill.train.trainer import Finished, Notice, make_optimiser, set_rates
+from hill.train.trainer import Finished, Notice, TimeLimit, make_optimiser, set_rates
 from tests.conftest import animals_taxonomy, toy_documents
 from tests.forks import start
 from tests.made import make_model
@@ -359,3 +359,22 @@ def test_data_that_cannot_be_trained_on(tiny_encoder: Path, animals: Taxonomy, t
         list(model.training({"test": toy_data(animals)["dev"]}, tmp_path))
     with pytest.raises(DataError, match="1 document cannot be split"):
         list(model.training({"train": label_documents(["x"], [["p"]], animals)}, tmp_path))
+
+
+def test_a_time_limit_leaves_more_time_for_the_end_if_steps_are_slower_than_planned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("hill.train.trainer.time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def stops_at(step_seconds: float, after: float) -> float:
+        limit, step = TimeLimit(100.0, after, 1.0), 1
+        now[0] = 0.0
+        while limit.share(step) < 1:
+            step, now[0] = step + 1, now[0] + step_seconds
+        return now[0]
+
+    assert stops_at(1.0, after=20.0) == 100 and stops_at(0.5, after=20.0) == 100
+    assert stops_at(2.0, after=20.0) == 80  # the end takes twice as long, too: 20 seconds more
+    assert stops_at(2.0, after=0.0) == 100
+    assert stops_at(4.0, after=90.0) == 52  # at least half of the time is for steps
