@@ -43,7 +43,7 @@ def test_the_image_serves_and_its_health_is_checked_without_a_key(instructions: 
     assert entry == ["hill"]
     command = get_command(app).commands[arguments[0]]  # type: ignore[attr-defined]
     context = command.make_context(arguments[0], arguments[1:], resilient_parsing=False)
-    assert context.params["host"] == "0.0.0.0"  # noqa: S104
+    assert context.params["host"] == "0.0.0.0"
     (port,) = re.findall(r"127\.0\.0\.1:(\d+)", given["HEALTHCHECK"])
     assert int(port) == context.params["port"] == int(given["EXPOSE"])
     (path,) = re.findall(rf"{port}(/\w+)'", given["HEALTHCHECK"])
