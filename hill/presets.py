@@ -80,8 +80,8 @@ ENCODER_RATES = {400: 2e-4, 800: 5e-5, 10**9: 2e-5}
 """Learning rate of encoders up to each width."""
 NEVER = 1_000_000
 """Epochs without an improvement after which training stops: it never does, since learning rates fall to 0."""
-CPU_MINUTES = 30.0
-"""The time limit on a CPU, unless another is given."""
+CPU_MINUTES, FAST_MINUTES = 30.0, 15.0
+"""The time limits of auto and fast on a CPU, unless another is given."""
 NO_TREE = "tree and contrast are off: on dev, models without them were as good"
 FROZEN = 1_000
 """As many frozen layers as any encoder has."""
@@ -234,6 +234,7 @@ def _fast(facts: Facts) -> Choice:
     """As auto, on vectors of the frozen encoder, which are computed once."""
     auto = _auto(facts)
     train = auto.settings["train"] | {"freeze": FROZEN, "steps": 2 * auto.settings["train"]["steps"]}
+    train["minutes"] = min(train["minutes"], FAST_MINUTES)
     reason = "fast: the encoder is not trained; its vectors are computed once"
     return Choice(auto.settings | {"train": train}, (*auto.reasons, reason))
 

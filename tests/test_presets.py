@@ -68,6 +68,12 @@ def test_very_many_labels_start_from_centroids() -> None:
     assert train["batch_size"] * train["steps"] == pytest.approx(2 * 98_505, rel=0.01)
 
 
+def test_a_cpu_has_a_time_limit_and_fast_a_shorter_one() -> None:
+    limits = {name: chosen(replace(WOS, device="cpu"), preset=name)["train"]["minutes"] for name in ("auto", "fast")}
+    assert limits == {"auto": 30, "fast": 15}
+    assert chosen(WOS)["train"]["minutes"] == chosen(WOS, preset="fast")["train"]["minutes"] == 0
+
+
 def test_rates_follow_the_width_of_the_encoder() -> None:
     rates = [chosen(replace(WOS, width=width))["train"]["encoder_lr"] for width in (384, 768, 1024)]
     assert rates == [2e-4, 5e-5, 2e-5]
