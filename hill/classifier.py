@@ -438,9 +438,14 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
         if not members:
             self._tune_and_measure(scores, split.labels)
             return
-        own = [scores, *(member.score_matrix(dev.texts) for member in members)]
-        without = self._mix_with(members, own, split.labels)
-        if len(dev) >= FEW_DOCUMENTS and mean_f1(without["metrics"]) > mean_f1(self.metrics):
+        self._mix_if_better(members, [scores, *(member.score_matrix(dev.texts) for member in members)], split.labels)
+
+    def _mix_if_better(
+        self, members: Sequence[HillClassifier], scores: Sequence[Matrix], labels: csr_array[Any]
+    ) -> None:
+        """Mix scores of dev, the own first, with those of members; with enough documents, only if F1 is higher."""
+        without = self._mix_with(members, scores, labels)
+        if labels.shape[0] >= FEW_DOCUMENTS and mean_f1(without["metrics"]) > mean_f1(self.metrics):
             self.members, self.mixture = (), None
             for name, value in without.items():
                 setattr(self, name, value)
@@ -481,14 +486,15 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
             if other.taxonomy != first.taxonomy:
                 raise ConfigError(f"'{folder}' has another taxonomy than '{folders[0]}'; train both with the same one")
         documents.check(first.taxonomy)
-        members: list[Any] = list(first.members)
+        members: list[HillClassifier] = list(first.members)
         for other in others:
             members += [other, *other.members]
         config = DecodeConfig(keep=first.decode_config.keep)
-        for model in (first, *members):
+        models: list[HillClassifier] = [first, *members]
+        for model in models:
             model.members, model.mixture, model.decode_config = (), None, config
             model.thresholds, model.calibrator = None, None
-        scores = [model.score_matrix(documents.texts) for model in (first, *members)]
+        scores = [model.score_matrix(documents.texts) for model in models]
         first._mix_with(members, scores, documents.labels)
         seen = [model.seen for model in (first, *others)]
         known = [each for each in seen if each is not None]

@@ -202,7 +202,7 @@ class Explanation:
                 lines.append(f"  branches {'  '.join(f'{name} {v:+.2f}' for name, v in label.branches.items())}")
             for side, terms in zip(("for", "against"), label.strongest(self.words, top), strict=True):
                 lines.append(f"  {side:8} {',  '.join(map(str, terms)) or 'nothing'}")
-        lines += ["", "logit: the score of the label before it becomes a probability; above 0 speaks for the label"]
+        lines += ["", "logit: the score of the label before it becomes a probability; 0 corresponds to 50 %"]
         baseline = f"the logit with '{self.baseline}' in place of the words"
         lines.append(f"baseline: {baseline}; gap: what the words do not account for")
         if any(label.branches for label in self.labels):

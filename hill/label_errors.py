@@ -21,7 +21,7 @@ from hill.decode.calibration import sigmoid
 from hill.errors import DataError
 from hill.html import render
 from hill.taxonomy import Taxonomy
-from hill.taxonomy.propagate import downward_rounds
+from hill.taxonomy.propagate import AnyEdges, downward_rounds
 from hill.types import BoolArray, FloatArray, IntArray
 
 FOLDS = 5
@@ -167,10 +167,8 @@ def path_scores(scores: FloatArray, taxonomy: Taxonomy) -> FloatArray:
 
 
 def most_specific(labels: BoolArray, taxonomy: Taxonomy) -> BoolArray:
-    """The labels of each document without those that have a descendant among them: (n, L) to (n, L)."""
-    child, parent = taxonomy.edge_array.T
-    edges: csr_array[Any] = csr_array(
-        (np.ones(len(child), dtype=np.int32), (child, parent)), shape=(len(taxonomy), len(taxonomy))
-    )
-    specific: BoolArray = labels & ~((csr_array(labels.astype(np.int32)) @ edges).toarray() > 0)
+    """The labels of each document without those that have a child among them: (n, L) to (n, L)."""
+    edges = AnyEdges(taxonomy).of(labels)
+    by_label = edges.enter(labels)
+    specific: BoolArray = edges.leave(by_label > edges.with_child(by_label))
     return specific

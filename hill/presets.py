@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from hill.data import Documents
 from hill.errors import ConfigError
 from hill.settings import Groups, check_one_of
 from hill.taxonomy import Taxonomy
+from hill.taxonomy.propagate import AnyEdges
 from hill.types import MANY_LABELS, IntArray
 
 
@@ -44,15 +44,14 @@ class Facts:
 
 def describe(train: Documents, taxonomy: Taxonomy, shape: tuple[int, int], device: str) -> Facts:
     """The facts about these documents and labels, and an encoder with this many layers of this width."""
-    (child, parent), size = taxonomy.edge_array.T, len(taxonomy)
-    labels = csr_array(train.labels.astype(np.int32))
-    parents = labels @ csr_array((np.ones(len(child), dtype=np.int32), (child, parent)), shape=(size, size))
-    inner = labels.multiply(parents > 0).sum()  # labels with a child among the labels of the same document
+    edges = AnyEdges(taxonomy).of(train.labels)
+    labels = edges.enter(train.labels)
+    specific = labels > edges.with_child(labels)
     named = sum(label.name.strip().casefold() != label.id.strip().casefold() for label in taxonomy)
     return Facts(
         documents=len(train),
         labels=len(taxonomy),
-        paths=float(labels.sum() - inner) / max(len(train), 1),
+        paths=float(specific.sum()) / max(len(train), 1),
         words=sum(len(text.split()) for text in train.texts) / max(len(train), 1),
         has_names=named > len(taxonomy) / 2,
         layers=shape[0],

@@ -200,9 +200,8 @@ def ensemble(
     print_metrics(classifier.metrics)
     print(classifier.decode_note)
     assert classifier.mixture is not None
-    names = [classifier.name, *(str(getattr(member, "name", "")) for member in classifier.members)]
-    for name, weights in zip(names, classifier.mixture.weights, strict=True):
-        print(f"weights of {name} per level: {', '.join(f'{weight:.2f}' for weight in weights)}")
+    for model, weights in zip((classifier, *classifier.members), classifier.mixture.weights, strict=True):
+        print(f"weights of {model.name} per level: {', '.join(f'{weight:.2f}' for weight in weights)}")
     print(f'saved to {out}; try: hill predict {out} "a text"')
 
 

@@ -65,7 +65,7 @@ def read_queue(path: Path, taxonomy: Taxonomy) -> list[QueuedDocument]:
         document = QueuedDocument(
             record.id or str(index),
             record.text,
-            tuple(taxonomy.decode(most_specific(taxonomy, rows))),
+            tuple(taxonomy.decode(without_ancestors(taxonomy, rows))),
             _scores(fields.get("scores"), Problem("wrong-type", str(path), line, "")),
             str(fields.get("reason") or ""),
         )
@@ -89,7 +89,7 @@ def _scores(value: Any, place: Problem) -> dict[str, float]:
     return {str(label): float(number) for label, number in value.items()}
 
 
-def most_specific(taxonomy: Taxonomy, rows: Iterable[int]) -> list[int]:
+def without_ancestors(taxonomy: Taxonomy, rows: Iterable[int]) -> list[int]:
     """The rows without a descendant among them, in order. The rows must include all their ancestors."""
     closed = set(rows)
     inner = {parent for row in closed for parent in taxonomy.parents(row).tolist()}
@@ -364,7 +364,7 @@ def _labels(given: Sequence[Any], taxonomy: Taxonomy, place: str) -> tuple[str, 
             problem = f"belongs to {len(matches)} labels; use ids" if matches else f"is not in the taxonomy; {hint}"
             raise DataError(f"label '{label[:80]}' of {place} {problem}")
         rows.add(matches[0])
-    return tuple(taxonomy.decode(most_specific(taxonomy, taxonomy.closure(rows).tolist())))
+    return tuple(taxonomy.decode(without_ancestors(taxonomy, taxonomy.closure(rows).tolist())))
 
 
 def _object(value: Any, name: str, place: str) -> Mapping[str, Any]:

@@ -17,7 +17,7 @@ from hill.types import FloatArray
 PRIOR = 5.0
 """Strength of the prior of the weights: that of about this many documents."""
 MIN_DOCUMENTS = 20
-"""With fewer documents, nothing is fitted: all models have the same weight."""
+"""With fewer documents, nothing is fitted or tuned: all models have the same weight."""
 MAX_PAIRS = 2**24
 """Pairs of a document and a label that weights are fitted to; of more documents, a random sample is used."""
 ROUNDS = 50

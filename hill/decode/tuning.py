@@ -12,6 +12,7 @@ from scipy.sparse import csr_array
 
 from hill.decode.calibration import Block, Calibrator, fit_calibrator, sigmoid
 from hill.decode.decoder import DecodeConfig, Decoder
+from hill.decode.mixture import MIN_DOCUMENTS
 from hill.metrics.label_sets import Counts, match_format, ratio, row_blocks, row_width
 from hill.metrics.scores import CalibrationMetrics, mean_over_levels
 from hill.sparse import Matrix, assemble_rows
@@ -25,8 +26,6 @@ MAX_SCORES = 2**26
 """Maximum number of scores in memory (256 MiB, 512 MiB if sparse); of more documents, a random sample is used."""
 SEED = 0
 FOLDS = 4
-MIN_DOCUMENTS = 20
-"""With fewer documents, `auto` tunes and calibrates nothing."""
 FEW_DOCUMENTS = 200
 """With fewer documents, `auto` never calibrates by isotonic regression, and tunes thresholds only for a clear gain."""
 

@@ -15,7 +15,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from hill.data.annotation import QueuedDocument, most_specific, read_queue
+from hill.data.annotation import QueuedDocument, read_queue, without_ancestors
 from hill.data.answers import Answers, document_key
 from hill.errors import DataError
 from hill.serve.api import (
@@ -213,7 +213,7 @@ async def add_answer(body: AnswerRequest, server: Server, review: ActiveReview) 
         if label not in taxonomy:
             raise HTTPException(404, f"there is no label '{label}'; expected the id of a label")
     rows = taxonomy.closure(map(taxonomy.row, body.labels)).tolist()
-    labels = taxonomy.decode(most_specific(taxonomy, rows))
+    labels = taxonomy.decode(without_ancestors(taxonomy, rows))
     with _storage_errors():
         await run_in_threadpool(review.answers.add, body.reviewer, body.action, document.id, document.text, labels)
     return JSONResponse(await _progress(review, body.reviewer))

@@ -59,14 +59,20 @@ def encode_once(session: Session, *splits: Split) -> Generator[StageProgress, No
             yield StageProgress("encoding", done, total)
         else:
             vectors = torch.empty(len(split), text.width)
-            for documents, batch_vectors in inference.vectors(split.tokens):
-                vectors[torch.from_numpy(documents)] = batch_vectors.cpu()
-                done += len(documents)
+            for count in fill_vectors(session, split, vectors):
+                done += count
                 yield StageProgress("encoding", done, total)
             if session.context.is_main and len(split) >= MIN_CACHED:
                 write_arrays("vectors", own.hexdigest(), {"vectors": vectors.numpy()})
         encoded.append(replace(split, vectors=vectors.to(session.device)))
     return encoded
+
+
+def fill_vectors(session: Session, split: Split, vectors: Tensor) -> Iterator[int]:
+    """Write the vectors of the encoder into (documents, D), on the CPU; yields the number of documents per batch."""
+    for documents, batch in session.inference.vectors(split.tokens):
+        vectors[torch.from_numpy(documents)] = batch.cpu()
+        yield len(documents)
 
 
 def head_start(session: Session, model: VectorModel, data: Split) -> Iterator[StageProgress]:
@@ -75,9 +81,8 @@ def head_start(session: Session, model: VectorModel, data: Split) -> Iterator[St
     done, total = len(data), len(data) + epochs * len(data)
     if data.vectors is None:
         vectors, done = torch.empty(len(data), model.text.width), 0
-        for documents, batch_vectors in session.inference.vectors(data.tokens):
-            vectors[torch.from_numpy(documents)] = batch_vectors.cpu()
-            done += len(documents)
+        for count in fill_vectors(session, data, vectors):
+            done += count
             yield StageProgress("head start", done, total)
         vectors = vectors.to(session.device)
     else:

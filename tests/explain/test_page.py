@@ -172,7 +172,7 @@ def test_the_text_for_a_terminal() -> None:
         "  for      nothing",
         "  against  nothing",
         "",
-        "logit: the score of the label before it becomes a probability; above 0 speaks for the label",
+        "logit: the score of the label before it becomes a probability; 0 corresponds to 50 %",
         "baseline: the logit with '[MASK]' in place of the words; gap: what the words do not account for",
         "branches: the same logit by the parts of the model that it comes from",
     ]
