@@ -25,8 +25,8 @@ from torch import Tensor
 
 from hill.card import TRAINING_FILE, ModelFacts, describe_training, make_card, public_settings
 from hill.data import Documents, read_data
-from hill.data.documents import as_list, check_label_sets, check_texts, label_documents
-from hill.data.seen import SEEN_FILE, Hashes, read_seen, seen_document, text_hashes
+from hill.data.documents import as_list, check_label_sets, check_texts, describe_labels, join_splits, label_documents
+from hill.data.seen import SEEN_FILE, Hashes, are_seen, read_seen, seen_document, text_hashes
 from hill.data.tokens import Tokens, cached_tokens, join_tokens, tokenize
 from hill.data.windows import score_windows
 from hill.decode import DecodeConfig, fit_mixture, read_mixture
@@ -93,6 +93,8 @@ class DataConfig:
     """Dev documents that are used at most, a random sample; 0: all."""
     test_share: float = 0.1
     """`hill train` with a single file without splits: share of its documents that is held out as test; 0 for none."""
+    descriptions: bool = False
+    """Whether names of labels, and sentences of their descriptions, are further training documents."""
     windows: int = 0
     """Prediction: maximum number of windows per long text; 0 to truncate it. Training reads the first window."""
 
@@ -301,6 +303,7 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
                 "at least ten per label"
             )
         yield from map(Notice, notices)
+        given, train = train, self._with_descriptions(train, [dev, *filter(None, [data.get("test")])])
         config, member, reserved = self.train_config, None, 0.0
         limit = 60 * config.minutes
         if config.ensemble:
@@ -335,7 +338,7 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
             yield from member.notices
             member = fitted
         self._tune_on_dev(dev, dev_split, [each for each in (member, self._start_member()) if each is not None])
-        described = {"train": train, "dev": dev} | ({"test": data["test"]} if data.get("test") else {})
+        described = {"train": given, "dev": dev} | ({"test": data["test"]} if data.get("test") else {})
         self.training_record = describe_training(described, held_out="dev" not in data) | {
             "dev": {name: value for name, value in self.metrics.items() if name != "levels"},
             "epochs": session.progress.history,
@@ -515,6 +518,15 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
         if dev := data.get("dev"):
             return train, dev
         return train.split(self.data_config.dev_share, self.train_config.seed)
+
+    def _with_descriptions(self, train: Documents, others: Sequence[Documents]) -> Documents:
+        """The training documents and, if the settings say so, those that describe labels and are in no other split."""
+        if not self.data_config.descriptions:
+            return train
+        labels = describe_labels(self.taxonomy)
+        known = np.unique(text_hashes(text for documents in others for text in documents.texts))
+        labels = labels.take(np.flatnonzero(~are_seen(labels.texts, known)))
+        return join_splits({"train": train, "labels": labels})
 
     def hold_out_test(self, data: dict[str, Documents]) -> dict[str, Documents]:
         """Hold out test documents if the data is a single file without splits, as `hill train` does."""

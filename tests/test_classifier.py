@@ -11,7 +11,7 @@ import torch
 
 from hill.bulk import predict_file
 from hill.classifier import HillClassifier
-from hill.data import read_data
+from hill.data import Documents, read_data
 from hill.data.documents import label_documents
 from hill.data.seen import text_hashes
 from hill.data.tokens import tokenize
@@ -407,3 +407,22 @@ def test_a_training_that_is_refused_for_its_device_leaves_no_folder(tmp_path: Pa
     with pytest.raises(ConfigError, match="the device is 'meta'"):
         classifier.fit(*toy_documents(20, 1), out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_descriptions_of_labels_are_training_documents_unless_another_split_has_them(tmp_path: Path) -> None:
+    told = "echo sounder with leather skin stretched wide"
+    taxonomy = Taxonomy([Label("bat", "Bats", description=told), Label("dog", "Dogs"), Label("cat", "Cats")])
+    texts, labels = ["paw and bone", "milk and whiskers", "bone", "milk"] * 5, ["dog", "cat", "dog", "cat"] * 5
+    train, dev = (label_documents(each, labels[: len(each)], taxonomy) for each in (texts, texts[:4]))
+
+    def score(**splits: Documents) -> float:
+        """The score of the label that has no document."""
+        settings = {"data": {"descriptions": True}, "decode": {"calibrate": "off"}}
+        classifier = HillClassifier(taxonomy, "linear", settings, preset=None)
+        for _ in classifier.training({"train": train, **splits}, tmp_path / str(len(splits))):
+            pass
+        assert classifier.training_record["splits"]["train"]["documents"] == len(train)
+        return float(classifier.predict_proba(["leather and skin"])[0, 0])
+
+    held_out = label_documents([told.upper()], ["bat"], taxonomy)
+    assert score(dev=dev) > 2 * score(dev=dev, test=held_out)
