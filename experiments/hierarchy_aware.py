@@ -9,7 +9,7 @@ that and nothing else, the others add one part:
     nodes      the same between a document and the nodes of its labels, on every level of the coding tree
     path       a logit per node, which is added to those of the labels below and learned with a loss of its own
     attention  label-wise attention over the tokens of a document, with queries that start from the names
-    described  sentences of the labels' descriptions as further training documents, which needs no tree
+    described  names and descriptions of labels as further training documents (data.descriptions), which needs no tree
 
 A trial is a design, a data set, a seed and settings. `--trials search` tries the same number of settings for each
 design on dev; `--trials FILE` runs the designs and settings of a JSON file, such as the best ones, and reads test. Run
@@ -18,7 +18,6 @@ it as `python experiments/hierarchy_aware.py --data DIR --sets wos attack --tria
 
 import argparse
 import json
-import re
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -32,12 +31,10 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 import torch.nn.functional as F
-from scipy.sparse import csr_array, vstack
 from torch import Tensor, nn
 
 from hill.classifier import HillClassifier
 from hill.data import Documents, read_data
-from hill.data.documents import label_documents
 from hill.encoders.packed import layer_weights, packed_states, prepared_weights
 from hill.models import MODELS
 from hill.models.base import ModelConfig, total
@@ -47,8 +44,6 @@ from hill.taxonomy import Taxonomy, read_taxonomy
 from hill.types import AnyBatch, Output, Packed
 
 KEPT = ("micro_f1", "macro_f1", "hierarchical_f1")
-MIN_WORDS = 5
-"""Words that a sentence of a description needs to become a training document."""
 
 # The designs
 
@@ -62,7 +57,7 @@ class DesignConfig(HILLConfig):
     sharpness: float = 10.0
     """What cosines are multiplied with: the inverse temperature of a contrast, or the start of an attention."""
     shuffle: int = 0
-    """Permute the leaves of the coding tree with this seed; 0: do not."""
+    """Permute the leaves of the coding tree with this seed; 0: do not. A trial with 1 uses the seed of its run."""
 
 
 class Design(HILL):
@@ -264,19 +259,6 @@ SEARCH: dict[str, list[Settings]] = {
 """The settings that are tried on dev: as many for each design as for the control, but fewer for `described`."""
 
 
-def described(train: Documents, taxonomy: Taxonomy) -> Documents:
-    """The training documents, and the sentences of every label's description with its label and ancestors."""
-    texts, labels = [], []
-    for label in taxonomy:
-        parts = re.split(r"(?<=[.!?])\s+", f"{label.name}. {label.description}")
-        sentences = [part for part in parts[1:] if len(part.split()) >= MIN_WORDS]
-        texts += [label.name, *sentences]
-        labels += [[label.id]] * (1 + len(sentences))
-    more = label_documents(texts, labels, taxonomy)
-    ids = [*train.ids, *(f"description {number}" for number in range(len(more)))]
-    return Documents(ids, train.texts + more.texts, csr_array(vstack([train.labels, more.labels])), train.added)
-
-
 def carry_out(
     data: Path, design: str, own: Settings, seed: int, documents: int, reads_test: bool, encoder: str
 ) -> dict[str, Any]:
@@ -287,10 +269,10 @@ def carry_out(
     if documents:
         chosen = np.random.default_rng(seed).permutation(len(splits["train"]))[:documents]
         splits["train"] = splits["train"].take(np.sort(chosen))
-    if design == "described":
-        splits["train"] = described(splits["train"], taxonomy)
     given: Settings = {group: dict(own.get(group, {})) for group in ("model", "train", "data", "decode")}
     given["model"] = {"encoder": encoder, "height": 2, "method": "refined"} | given["model"]
+    given["model"]["shuffle"] = seed * bool(given["model"].get("shuffle"))
+    given["data"] = {"descriptions": design == "described"} | given["data"]
     given["train"] = {"seed": seed, "checkpoint_seconds": 1e9, "ensemble": False, "evaluations": 2} | given["train"]
     classifier = HillClassifier(taxonomy, f"design-{design}", given)
     start = time.perf_counter()
