@@ -26,7 +26,7 @@ from torch import Tensor
 from hill.card import TRAINING_FILE, ModelFacts, describe_training, make_card, public_settings
 from hill.data import Documents, read_data
 from hill.data.documents import as_list, check_label_sets, check_texts, describe_labels, join_splits, label_documents
-from hill.data.seen import SEEN_FILE, Hashes, are_seen, read_seen, seen_document, text_hashes
+from hill.data.seen import SEEN_FILE, Hashes, read_seen, seen_document, text_hashes
 from hill.data.tokens import Tokens, cached_tokens, join_tokens, tokenize
 from hill.data.windows import score_windows
 from hill.decode import DecodeConfig, fit_mixture, read_mixture
@@ -303,7 +303,10 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
                 "at least ten per label"
             )
         yield from map(Notice, notices)
-        given, train = train, self._with_descriptions(train, [dev, *filter(None, [data.get("test")])])
+        given = train
+        if self.data_config.descriptions:
+            others = [train, dev, *filter(None, [data.get("test")])]
+            train = join_splits({"train": train, "labels": describe_labels(self.taxonomy, others)})
         config, member, reserved = self.train_config, None, 0.0
         limit = 60 * config.minutes
         if config.ensemble:
@@ -518,15 +521,6 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
         if dev := data.get("dev"):
             return train, dev
         return train.split(self.data_config.dev_share, self.train_config.seed)
-
-    def _with_descriptions(self, train: Documents, others: Sequence[Documents]) -> Documents:
-        """The training documents and, if the settings say so, those that describe labels and are in no other split."""
-        if not self.data_config.descriptions:
-            return train
-        labels = describe_labels(self.taxonomy)
-        known = np.unique(text_hashes(text for documents in others for text in documents.texts))
-        labels = labels.take(np.flatnonzero(~are_seen(labels.texts, known)))
-        return join_splits({"train": train, "labels": labels})
 
     def hold_out_test(self, data: dict[str, Documents]) -> dict[str, Documents]:
         """Hold out test documents if the data is a single file without splits, as `hill train` does."""

@@ -36,7 +36,7 @@ class Facts:
     has_names: bool
     """Whether labels have names that are more than their ids."""
     label_texts: int
-    """Names of labels and sentences of their descriptions."""
+    """Names of labels, and sentences of their descriptions, that are not among the training documents."""
     layers: int
     """Layers of the text encoder; 0 if it is not a transformer."""
     width: int
@@ -57,7 +57,7 @@ def describe(train: Documents, taxonomy: Taxonomy, shape: tuple[int, int], devic
         paths=float(specific.sum()) / max(len(train), 1),
         words=sum(len(text.split()) for text in train.texts) / max(len(train), 1),
         has_names=named > len(taxonomy) / 2,
-        label_texts=len(describe_labels(taxonomy)),
+        label_texts=len(describe_labels(taxonomy, [train])),
         layers=shape[0],
         width=shape[1],
         device=device,

@@ -25,7 +25,7 @@ from hill.data.readers import (
     raise_error,
     read_records,
 )
-from hill.data.seen import text_hashes
+from hill.data.seen import are_seen, text_hashes
 from hill.errors import ConfigError, DataError
 from hill.io import is_utf8
 from hill.taxonomy import Taxonomy
@@ -156,17 +156,18 @@ def label_documents(texts: Iterable[str], labels: Iterable[str | Iterable[str]],
     return _collect(records, taxonomy)
 
 
-def describe_labels(taxonomy: Taxonomy) -> Documents:
+def describe_labels(taxonomy: Taxonomy, splits: Iterable[Documents] = ()) -> Documents:
     """Texts that the taxonomy has about its labels as documents: their names, and the sentences of descriptions.
 
-    Each has its label and the ancestors. Sentences of fewer than five words are left out.
+    Each has its label and the ancestors. Sentences of fewer than five words are left out, and texts of these splits.
     """
     texts, labels = [], []
     for label in taxonomy:
         sentences = [part for part in SENTENCE_END.split(label.description) if len(part.split()) >= MIN_WORDS]
         texts += [label.name, *sentences]
         labels += [[label.id]] * (1 + len(sentences))
-    return label_documents(texts, labels, taxonomy)
+    known = np.unique(text_hashes(text for documents in splits for text in documents.texts))
+    return label_documents(texts, labels, taxonomy).take(np.flatnonzero(~are_seen(texts, known)))
 
 
 def _collect(records: Iterable[Record], taxonomy: Taxonomy) -> Documents:
