@@ -259,7 +259,7 @@ def run(peer: Peer) -> dict[str, Any]:
     with TemporaryDirectory() as folder:
         peer.save(model, Path(folder))
         size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
-    return row | {"model_mib": round(size / 2**20, 2)}
+    return row | {"model_mib": round(size / 2**20, 4)}
 
 
 def fit(peer: Peer, train: Documents, settings: Mapping[str, Any]) -> tuple[Any, Rule | None, dict[str, float], float]:

@@ -8,7 +8,7 @@ HiClass predicts exactly one path per document, down to a leaf; the released pac
   whose probability (`predict_proba` of the classifiers per node, policy siblings) is above a threshold. A label with
   several parents is a node of its own below each; its probability is the highest of them. Grid: C of 1 and 10.
 
-The grid is tried on at most 8,000 documents.
+The grid is tried on at most 4,000 documents.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,7 +50,7 @@ class HiClass(Peer):
 
     def grid_documents(self) -> int:
         """Some of the documents, if there are very many."""
-        return 8_000
+        return 4_000
 
     @property
     def _single(self) -> bool:

@@ -6,7 +6,7 @@
 Words are words and pairs of words; characters are n-grams of 2 to 4 characters within words, for data sets with short
 texts (300 characters or fewer on average): on abstracts they take several times as long. N-grams of fewer than 2
 documents are left out. The vectors are sublinear. Labels are learned one by one, ancestors included. The grid is tried
-on at most 8,000 documents.
+on at most 4,000 documents.
 """
 
 import warnings
@@ -56,7 +56,7 @@ class Tfidf(Peer):
 
     def grid_documents(self) -> int:
         """Some of the documents, if there are very many."""
-        return 8_000
+        return 4_000
 
     def estimator(self, cost: float) -> Any:
         """The classifier of one label."""

@@ -162,7 +162,7 @@ def finish(running: Running, limit: float | None, out: Path) -> None:
     for row in rows:
         test = row.get("test", {})
         found = " / ".join(f"{100 * test[name]:.1f}" for name in ("micro_f1", "macro_f1")) if test else ""
-        result = found or row.get("error") or f"stopped after {limit:.0f} s"
+        result = found or row.get("error") or f"stopped after {limit:g} s"
         print(f"{row['data']:8}{row['peer']:18}{row['size']:6} {row['on']:5}{seconds:7.1f} s  {result}", flush=True)
     running.folder.cleanup()
 
