@@ -2,6 +2,7 @@
 
 import json
 import runpy
+from collections.abc import Iterable
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -12,6 +13,7 @@ from hill.research.rows import TABLES
 
 ROOT = Path(__file__).parent.parent
 BEGIN, END = "<!-- results: made by docs/readme.py -->", "<!-- end of results -->"
+MEASURES = ("micro_f1", "macro_f1")
 QUALITY = {"micro_f1": "micro F1", "macro_f1": "macro F1", "hierarchical_f1": "hierarchical F1"}
 
 
@@ -324,6 +326,134 @@ def draw_peers(folder: Path) -> None:
         figure.savefig(folder / f"{name}.png", dpi=110)
 
 
+# Few or no labels
+
+FEW = "experiments/results/loop"
+SIZES = (0, 1, 2, 4, 8, 16, 32)
+FEW_ROWS = {
+    "ridge": "ridge regression",
+    "ridge+start": "ridge regression + start",
+    "linear": "`linear`",
+    "linear+start": "`linear` + start",
+    "setfit": "SetFit",
+    "auto": "`hill train`",
+    "auto+start": "`hill train --warm-start START`",
+}
+STEPS = {
+    "before": "before: trained without the new labels or documents",
+    "apply": "`hill taxonomy apply`, no training",
+    "add 1": "`--add`, 1 document per new label",
+    "add 2": "2 documents",
+    "add 4": "4 documents",
+    "add 8": "8 documents",
+    "add all": "`--add`, all new documents",
+    "whole": "all documents at once",
+}
+
+
+def lines_of(*names: str) -> list[dict[str, Any]]:
+    """The lines of the files of results that exist."""
+    files = [ROOT / FEW / f"{name}.jsonl" for name in names]
+    return [json.loads(line) for file in files if file.exists() for line in file.read_text().splitlines()]
+
+
+def few_runs() -> dict[tuple[str, str, int], list[dict[str, Any]]]:
+    """The runs of experiments/learning_curve.py on test by data set, row and documents per label."""
+    found: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
+    for run in lines_of("learning_curve", "learning_curve_trained"):
+        if run["split"] == "test" and "settings" not in run:
+            found.setdefault((run["data"], run["row"], run["per_label"]), []).append(run)
+    for data in {key[0] for key in found}:  # without labels, rows that begin with the start are the start
+        for row in FEW_ROWS:
+            if row.endswith("+start") and any(key[:2] == (data, row) for key in found):
+                found[data, row, 0] = found[data, "start", 0]
+    return found
+
+
+def few_labels() -> str:
+    """Micro and macro F1 by documents per label."""
+    runs, rows = few_runs(), []
+    for data in ("wos", "attack"):
+        for row, title in FEW_ROWS.items():
+            found = {size: runs[data, row, size] for size in SIZES if (data, row, size) in runs}
+            if found:
+                seeds = sorted({len(each) for size, each in found.items() if size})
+                cells = [
+                    " / ".join(f"{100 * mean(run[key] for run in found[size]):.1f}" for key in MEASURES)
+                    if size in found
+                    else ""
+                    for size in SIZES
+                ]
+                rows.append([f"{data}: {title}", " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1])))), *cells])
+    return table(["micro / macro F1, documents per label:", "seeds", *map(str, SIZES)], rows)
+
+
+def later_documents() -> str:
+    """F1 of old and new labels when documents come later."""
+    runs: dict[tuple[str, str, str], dict[int, dict[str, Any]]] = {}
+    for run in lines_of("continual"):
+        if run["split"] == "test":
+            runs.setdefault((run["data"], run["scenario"], run["step"]), {})[run["seed"]] = run
+    rows = []
+    for data in ("wos", "attack"):
+        for scenario, title in {
+            "labels": "a tenth of the leaves is new",
+            "documents": "30 % of the documents are new",
+        }.items():
+            before = runs.get((data, scenario, "before"), {})
+            for step, name in STEPS.items():
+                found = runs.get((data, "whole" if step == "whole" else scenario, step), {})
+                if found:
+                    part = "old" if scenario == "labels" else "all"
+                    both = [found[seed] for seed in found if seed in before]
+                    losses = [
+                        f"{100 * mean(run[part][key] - before[run['seed']][part][key] for run in both):+.1f}"
+                        for key in MEASURES
+                        if both and step != "before"
+                    ]
+                    cells = [mean_pair(found.values(), part), " / ".join(losses)]
+                    cells.append(mean_pair(found.values(), "new") if scenario == "labels" and step != "before" else "")
+                    rows.append([f"{data}, {title}", name, str(len(found)), *cells])
+    if not rows:
+        return "Not measured yet."
+    return table(
+        ["test, MiniLM", "", "seeds", "old labels: micro / macro F1", "difference from before", "new labels"], rows
+    )
+
+
+def mean_pair(runs: Iterable[dict[str, Any]], part: str) -> str:
+    """Mean micro and macro F1 of a part of the labels."""
+    found = list(runs)
+    return " / ".join(f"{100 * mean(run[part][key] for run in found):.1f}" for key in MEASURES)
+
+
+def draw_few_labels(file: Path) -> None:
+    """Draw F1 by documents per label."""
+    from matplotlib import pyplot
+
+    pyplot.rcParams["svg.hashsalt"] = "hill"
+    runs = few_runs()
+    figure, axes = pyplot.subplots(2, 2, figsize=(9, 6), sharex=True, layout="constrained")
+    for column, data in enumerate(("wos", "attack")):
+        for line, measure in enumerate(MEASURES):
+            axis = axes[line, column]
+            for row, title in FEW_ROWS.items():
+                sizes = [size for size in SIZES if (data, row, size) in runs]
+                values = [[100 * run[measure] for run in runs[data, row, size]] for size in sizes]
+                errors = [stdev(each) if each[1:] else 0.0 for each in values]
+                places = [SIZES.index(size) for size in sizes]
+                style = {"linestyle": "--"} if row.endswith("+start") else {}
+                label = title.replace("`", "")
+                if places:
+                    axis.errorbar(places, [mean(v) for v in values], errors, marker="o", ms=3, label=label, **style)
+            axis.set_xticks(range(len(SIZES)), map(str, SIZES))
+            axis.grid(alpha=0.3)
+            axis.set_title(f"{data}: {QUALITY[measure]}", fontsize=10)
+        axes[1, column].set_xlabel("labelled documents per label")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    figure.savefig(file, metadata={"Date": None})
+
+
 def filled(text: str, content: str) -> str:
     """A page with these results between its markers."""
     before, _, rest = text.partition(BEGIN)
@@ -342,6 +472,8 @@ PAGES = {
     "docs/results.md": all_tables,
     "docs/presets.md": curves,
     "docs/peers.md": peer_tables,
+    "docs/start.md": few_labels,
+    "docs/taxonomies.md": later_documents,
 }
 
 if __name__ == "__main__":
@@ -351,3 +483,5 @@ if __name__ == "__main__":
     draw_curves(ROOT / "docs" / "img" / "learning-curves.png")
     if peer_runs():
         draw_peers(ROOT / "docs" / "img")
+
+    draw_few_labels(ROOT / "docs" / "img" / "few-labels.svg")

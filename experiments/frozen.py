@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,9 @@ class Vectors:
         file = self._cache / f"{name}-{key}.npy"
         if not file.exists():
             self._cache.mkdir(parents=True, exist_ok=True)
-            np.save(file, self._encode(texts))
+            draft = file.with_name(f"{file.stem}-{os.getpid()}.npy")  # several processes may do this at a time
+            np.save(draft, self._encode(texts))
+            draft.replace(file)
         return np.load(file)
 
     def _encode(self, texts: Sequence[str]) -> Any:

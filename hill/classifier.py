@@ -29,7 +29,7 @@ from hill.data.documents import as_list, check_label_sets, check_texts, describe
 from hill.data.seen import SEEN_FILE, Hashes, read_seen, seen_document, text_hashes
 from hill.data.tokens import Tokens, cached_tokens, join_tokens, tokenize
 from hill.data.windows import score_windows
-from hill.decode import DecodeConfig, fit_mixture, read_mixture
+from hill.decode import DecodeConfig, Mixture, fit_mixture, read_mixture
 from hill.decode.tuning import FEW_DOCUMENTS
 from hill.encoders.lora import add_adapters
 from hill.encoders.transformer import encoder_shape
@@ -52,7 +52,7 @@ from hill.train.head_start import encode_once
 from hill.train.progress import duration
 from hill.train.timing import measure_speed
 from hill.train.trainer import Notice, StageProgress, TimeLimit, TrainingEvent, freeze_layers
-from hill.train.warm_start import WarmStartReport, build_warm
+from hill.train.warm_start import ALL, WarmStartReport, build_warm
 from hill.types import IntArray
 
 Config = TypeVar("Config")
@@ -293,34 +293,35 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
         if self._stored is not None:
             self._reset()
         train, dev = self._split(data)
-        self.seen = self._seen_texts([*train.texts, *dev.texts])
+        known = data.get(ALL) or train  # a training that continues reads some documents more often than others
+        self.seen = self._seen_texts([*known.texts, *dev.texts])
         device = find_device(self.train_config.device)  # errors must not leave a folder behind
-        notices = self._choose(train, device, saved_settings(out, self.name) if resume else None)
+        notices = self._choose(train, device, saved_settings(out, self.name) if resume else None, ALL in data)
         start_training(out, resume)
-        if len(train) < FEW_TRAINING_DOCUMENTS:
+        if len(known) < FEW_TRAINING_DOCUMENTS:
             notices.append(
-                f"only {counted(len(train), 'training document')}: the model will hardly be of use; give hundreds, or "
+                f"only {counted(len(known), 'training document')}: the model will hardly be of use; give hundreds, or "
                 "at least ten per label"
             )
         yield from map(Notice, notices)
-        given = train
+        given = known
         if self.data_config.descriptions:
-            others = [train, dev, *filter(None, [data.get("test")])]
-            train = join_splits({"train": train, "labels": describe_labels(self.taxonomy, others)})
+            labels = describe_labels(self.taxonomy, [known, dev, *filter(None, [data.get("test")])])
+            train, known = (join_splits({"train": each, "labels": labels}) for each in (train, known))
         config, member, reserved = self.train_config, None, 0.0
         limit = 60 * config.minutes
         if config.ensemble:
-            fitting = self._fit_member(train, MEMBER_SHARE * limit if limit else MEMBER_SECONDS)
+            fitting = self._fit_member(known, MEMBER_SHARE * limit if limit else MEMBER_SECONDS)
             member = BackgroundFit(fitting) if device.type == "cuda" else (yield from fitting)
         with enough_memory():
-            session = self._start(train)
+            session = self._start(known)
             if limit:
                 left, test = limit - (time.monotonic() - start), len(data.get("test", ()))
                 plan = self._plan(session, train, len(dev), test, left, resume)
                 if not resume:  # a resumed training keeps its settings; only the time of its end is planned again
                     notices.append(plan.reason)
                     yield Notice(plan.reason)
-                reserved, session = plan.reserved, self._start(train)
+                reserved, session = plan.reserved, self._start(known)
         config = self.train_config
         dev = dev.sample(self.data_config.max_dev) if self.data_config.max_dev else dev
         yield Notice(self._opening(session, len(train), len(dev)))
@@ -340,7 +341,11 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
             fitted = member.wait()
             yield from member.notices
             member = fitted
-        self._tune_on_dev(dev, dev_split, [each for each in (member, self._start_member()) if each is not None])
+        members, prior = [] if member is None else [member], None
+        if config.ensemble and (started := self._cold_start()):
+            members += started.members
+            prior = self._start_mixture(started, len(members))
+        self._tune_on_dev(dev, dev_split, members, prior)
         described = {"train": given, "dev": dev} | ({"test": data["test"]} if data.get("test") else {})
         self.training_record = describe_training(described, held_out="dev" not in data) | {
             "dev": {name: value for name, value in self.metrics.items() if name != "levels"},
@@ -363,7 +368,9 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
             f"{counted(n_dev, 'dev document')}, {counted(len(self.taxonomy), 'label')}{length}{limit}"
         )
 
-    def _choose(self, train: Documents, device: torch.device, saved: Groups | None) -> list[str]:
+    def _choose(
+        self, train: Documents, device: torch.device, saved: Groups | None, continued: bool = False
+    ) -> list[str]:
         """Choose settings by the preset, or use those of the training that is resumed; returns the reasons."""
         preset, given = self._params["preset"], self._given()
         if saved is not None or preset is None:
@@ -371,7 +378,8 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
             return []
         config = self.model_config
         shape = encoder_shape(config.encoder) if config.text == "transformer" else (0, 0)
-        facts = describe(train, self.taxonomy, shape, device.type)
+        started = is_cold_start(self.train_config.warm_start)
+        facts = replace(describe(train, self.taxonomy, shape, device.type), continued=continued, started=started)
         choice = choose(preset, facts, {field.name for field in fields(config)}, given)
         if current_context().world_size > 1:  # ranks would measure different speeds and stop at different steps
             if given.get("train", {}).get("minutes"):
@@ -403,14 +411,20 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
         member._session = None
         return member
 
-    def _start_member(self) -> HillClassifier | None:
-        """The model of words of a cold start that this training starts from: with few labels, names still help."""
-        folder = self.train_config.warm_start
-        if not self.train_config.ensemble or not folder or not (Path(folder) / ENSEMBLE_FILE).exists():
+    def _cold_start(self) -> HillClassifier | None:
+        """The cold start that this training starts from: with few labels, its model of words still helps."""
+        folder = Path(self.train_config.warm_start)
+        if not is_cold_start(self.train_config.warm_start) or not (folder / ENSEMBLE_FILE).exists():
             return None
         started = HillClassifier.load(folder, device="cpu")
-        same = started.taxonomy == self.taxonomy and "cold_start" in started.training_record
-        return started.members[0] if same else None
+        return started if started.taxonomy == self.taxonomy else None
+
+    def _start_mixture(self, started: HillClassifier, members: int) -> Mixture:
+        """The prior of a mixture with a cold start: its own weights, and 0 for a linear model if there is one."""
+        assert started.mixture is not None
+        own, *words = started.mixture.weights
+        rest = [np.zeros_like(own)] * (members - len(words))
+        return Mixture(self.taxonomy, np.stack([own, *rest, *words]), started.mixture.bias)
 
     def fit_solver(self, train: Documents) -> Self:
         """Fit a model that has a solver, such as linear, on all these documents; decoding is not tuned."""
@@ -433,7 +447,9 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
             self._set_chosen({group: self._chosen.get(group, {}) | plan.settings.get(group, {}) for group in GROUPS})
         return plan
 
-    def _tune_on_dev(self, dev: Documents, split: Split, members: Sequence[HillClassifier]) -> None:
+    def _tune_on_dev(
+        self, dev: Documents, split: Split, members: Sequence[HillClassifier], prior: Mixture | None
+    ) -> None:
         """Mix the scores with those of members, if there are any, then tune decoding and measure; all on dev."""
         per_document = max_entries(self.decode_config.keep, len(self.taxonomy)) or len(self.taxonomy)
         if len(dev) * per_document > MAX_DEV_SCORES:  # dev is scored twice instead of kept
@@ -444,13 +460,18 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
         if not members:
             self._tune_and_measure(scores, split.labels)
             return
-        self._mix_if_better(members, [scores, *(member.score_matrix(dev.texts) for member in members)], split.labels)
+        all_scores = [scores, *(member.score_matrix(dev.texts) for member in members)]
+        self._mix_if_better(members, all_scores, split.labels, prior)
 
     def _mix_if_better(
-        self, members: Sequence[HillClassifier], scores: Sequence[Matrix], labels: csr_array[Any]
+        self,
+        members: Sequence[HillClassifier],
+        scores: Sequence[Matrix],
+        labels: csr_array[Any],
+        prior: Mixture | None = None,
     ) -> None:
         """Mix scores of dev, the own first, with those of members; with enough documents, only if F1 is higher."""
-        without = self._mix_with(members, scores, labels)
+        without = self._mix_with(members, scores, labels, prior)
         if labels.shape[0] >= FEW_DOCUMENTS and mean_f1(without["metrics"]) > mean_f1(self.metrics):
             self.members, self.mixture = (), None
             for name, value in without.items():
@@ -464,7 +485,11 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
         self.metrics = self.measure([(rows, scores)], labels)
 
     def _mix_with(
-        self, members: Sequence[HillClassifier], scores: Sequence[Matrix], labels: csr_array[Any]
+        self,
+        members: Sequence[HillClassifier],
+        scores: Sequence[Matrix],
+        labels: csr_array[Any],
+        prior: Mixture | None = None,
     ) -> dict[str, Any]:
         """Fit a mixture with members on scores of dev, the own first, and tune it.
 
@@ -475,7 +500,7 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
         alone = {name: getattr(self, name) for name in DECODING}
         self.own_decoding = self.thresholds_document()
         self.decode_config, self.thresholds, self.calibrator = untuned, None, None
-        self.members, self.mixture = tuple(members), fit_mixture(self.taxonomy, scores, labels)
+        self.members, self.mixture = tuple(members), fit_mixture(self.taxonomy, scores, labels, prior)
         self._tune_and_measure(self.mixture(scores), labels)
         return alone
 
@@ -836,6 +861,12 @@ class BackgroundFit:
 def mean_f1(metrics: dict[str, Any]) -> float:
     """The mean of micro and macro F1."""
     return float(metrics["micro_f1"] + metrics["macro_f1"]) / 2
+
+
+def is_cold_start(folder: str) -> bool:
+    """Whether a folder has a model that was made by `hill start`, without labelled documents."""
+    record = Path(folder) / TRAINING_FILE
+    return bool(folder) and record.exists() and "cold_start" in read_object(record)
 
 
 def _read_seen_file(folder: Path) -> Hashes | None:

@@ -43,6 +43,10 @@ class Facts:
     """Width of the text encoder."""
     device: str
     """cpu or cuda."""
+    continued: bool = False
+    """Whether a trained model continues on new documents, mixed with old ones."""
+    started: bool = False
+    """Whether training starts from a model of `hill start`."""
 
 
 def describe(train: Documents, taxonomy: Taxonomy, shape: tuple[int, int], device: str) -> Facts:
@@ -77,6 +81,11 @@ MAX_EPOCHS = 20
 MIN_STEPS, MAX_STEPS = 100, 10_000
 SMALL = 4_000
 """With fewer documents, batches have 32 documents instead of 64, and steps are twice as many."""
+WARM_RATE = 0.25
+"""Learning rates of a training that continues on new documents, and of one that starts from a cold start with few
+documents, relative to those of a new one."""
+FEW_PER_LABEL = 4
+"""Documents per label up to which they are few."""
 MANY_LABELS_BATCH, MANY_LABELS_EPOCHS = 256, 2
 """Batches and epochs with more labels than `MANY_LABELS`."""
 ENCODER_RATES = {400: 2e-4, 800: 5e-5, 10**9: 2e-5}
@@ -157,7 +166,7 @@ def _check_given(preset: str, train: Mapping[str, Any]) -> None:
 
 def _auto(facts: Facts) -> Choice:
     """The best model that we know. The runs behind each rule are in experiments/results/presets."""
-    described = uses_label_texts(facts)
+    given, described = facts.documents, uses_label_texts(facts)
     if described:
         facts = replace(facts, documents=facts.documents + facts.label_texts)
     sampled = facts.labels > MANY_LABELS
@@ -181,7 +190,7 @@ def _auto(facts: Facts) -> Choice:
     size, steps = (32, 2 * steps) if small else (64, steps)
     if sampled:  # a step computes the loss on few labels, so batches are large, and rows start from centroids
         size, steps = MANY_LABELS_BATCH, max(MANY_LABELS_EPOCHS * facts.documents // MANY_LABELS_BATCH, MIN_STEPS)
-    train = {
+    train: dict[str, Any] = {
         "batch_size": size,
         "steps": steps,
         "evaluations": 5 if facts.device == "cuda" else 1,
@@ -198,6 +207,10 @@ def _auto(facts: Facts) -> Choice:
         "ensemble": True,
         "minutes": CPU_MINUTES if facts.device == "cpu" else 0.0,
     }
+    if facts.continued:  # documents are read once; dev may not have the new labels, so it cannot select an epoch
+        train |= {"steps": max(facts.documents // size, 1), "evaluations": 1}
+    if facts.continued or (facts.started and given <= FEW_PER_LABEL * facts.labels):
+        train |= {name: WARM_RATE * train[name] for name in ("encoder_lr", "lr", "classifier_lr")}
     data = {"max_length": 512, "descriptions": described}
     return Choice({"model": model, "train": train, "data": data, "decode": {}}, (NO_TREE,))
 

@@ -167,6 +167,19 @@ def test_a_training_from_it_keeps_the_model_of_words(
     assert np.allclose(loaded.members[1].score_matrix(TEXTS), words)
 
 
+def test_with_very_few_documents_the_result_is_close_to_the_start(
+    started: HillClassifier, taxonomy: Taxonomy, tmp_path: Path
+) -> None:
+    """One dev document says nothing about the weights of the models: they are those of the start."""
+    started.save(tmp_path / "start")
+    unchanged = {"steps": 1, "lr": 0.0, "encoder_lr": 0.0, "classifier_lr": 0.0, "precision": "fp32"}
+    trained = HillClassifier(taxonomy, *warm_settings(tmp_path / "start", {"train": unchanged}))
+    trained.fit(["paw tail", "nest egg", "cave echo"] * 3, ["mo", "fo", "mb"] * 3)
+    assert len(trained.members) == 2 and trained.decode_config.strategy == "path"
+    assert trained.score_matrix(TEXTS) == pytest.approx(started.score_matrix(TEXTS), abs=1e-3)
+    assert trained.predict(TEXTS) == started.predict(TEXTS)
+
+
 def test_a_new_taxonomy_needs_a_new_start(started: HillClassifier, taxonomy: Taxonomy) -> None:
     with pytest.raises(ConfigError, match="made by hill start; make it again with the new taxonomy"):
         apply_taxonomy(started, taxonomy)

@@ -19,7 +19,7 @@ from hill.decode import DecodeConfig, Mixture
 from hill.errors import CheckpointError, ConfigError
 from hill.explain import explain
 from hill.models.hill import HILLConfig
-from hill.presets import PRESETS, Facts, choose, describe, fit_to_time
+from hill.presets import PRESETS, WARM_RATE, Facts, choose, describe, fit_to_time
 from hill.research.rows import PUBLISHED
 from hill.settings import Groups, read_settings
 from hill.taxonomy import Label, Taxonomy, write_taxonomy
@@ -50,6 +50,21 @@ def test_the_loss_follows_the_paths_per_document() -> None:
     assert chosen(WOS)["model"]["loss"] == "zlpr"
     assert chosen(replace(WOS, paths=1.7))["model"]["loss"] == "bce"
     assert chosen(replace(WOS, labels=98_505))["model"]["loss"] == "bce"  # zlpr needs all labels in each step
+
+
+def test_a_training_that_continues_reads_its_documents_once_with_low_rates() -> None:
+    once, new = (chosen(replace(WOS, documents=640, continued=each))["train"] for each in (True, False))
+    assert (once["steps"], once["evaluations"]) == (640 // once["batch_size"], 1) and new["steps"] > once["steps"]
+    assert all(once[name] == WARM_RATE * new[name] for name in ("encoder_lr", "lr", "classifier_lr"))
+
+
+def test_rates_are_low_from_a_cold_start_with_few_documents_per_label() -> None:
+    few, more = 4 * WOS.labels, 4 * WOS.labels + 1
+    new, started, many = (
+        chosen(replace(WOS, documents=documents, started=each))["train"]["encoder_lr"]
+        for documents, each in ((few, False), (few, True), (more, True))
+    )
+    assert new == many and started == WARM_RATE * new
 
 
 def test_what_has_weights_per_label_is_left_out_with_many_labels() -> None:

@@ -1,16 +1,18 @@
 """A taxonomy that changes: models for the new version, correspondence tables, and replay."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from hill import ConfigError, HillClassifier, Label, Taxonomy, TaxonomyError, write_taxonomy
+from hill.data import Documents
 from hill.data.documents import label_documents
 from hill.revision import apply_taxonomy, recode
 from hill.taxonomy.correspondence import allowed_labels, read_correspondence
-from hill.train.warm_start import REPLAY, with_replay
+from hill.train.warm_start import ALL, REPEATS, REPLAY, with_replay
 from tests.command import hill
 from tests.conftest import toy_documents
 
@@ -106,7 +108,7 @@ def test_the_commands(trained: HillClassifier, tmp_path: Path) -> None:
     done = hill("train", *more, tmp_path / "new.jsonl", *options)
     assert done.returncode == 0, done.stderr
     support = HillClassifier.load(tmp_path / "more").stored.model.assets["label_counts.json"]
-    assert sum(support[row] for row in (4, 5)) == 2 + 2 * REPLAY - 1  # a tenth is held out as dev
+    assert [support[row] for row in (4, 5)] == [18, 2]  # each document counts once; a tenth of the old is held out
     wrong = hill(
         "train", tmp_path / "old.jsonl", "--taxonomy", tmp_path / "new.json", "--out", tmp_path / "x", "--add", "y"
     )
@@ -143,13 +145,36 @@ def test_labels_without_a_row_stay_or_are_an_error() -> None:
         allowed_labels(["y"], {}, taxonomy)
 
 
+def documents_of(texts: list[str], label: str) -> Documents:
+    return label_documents(texts, [label] * len(texts), Taxonomy(LABELS))
+
+
 def test_replay_mixes_new_documents_with_old_ones() -> None:
-    taxonomy = Taxonomy(LABELS)
-    old = label_documents([f"old {i}" for i in range(30)], ["p"] * 30, taxonomy)
-    new = label_documents(["new 1", "new 2"], ["fo", "fo"], taxonomy)
-    mixed = with_replay({"train": old, "dev": old}, new, seed=3)
-    assert mixed["train"].texts[:2] == ["new 1", "new 2"] and len(mixed["train"]) == 2 + 2 * REPLAY
-    assert set(mixed["train"].texts[2:]) <= set(old.texts) and mixed["dev"] is old
-    assert mixed["train"].labels.sum() == 4 + 2 * REPLAY  # fo and f, p
+    old, new = documents_of([f"old {i}" for i in range(300)], "p"), documents_of(["new 1", "new 2"], "fo")
+    mixed = with_replay({"train": old, "dev": old}, new, 0.1, seed=3)
+    counts = Counter(mixed["train"].texts)
+    assert [counts.pop(text) for text in new.texts] == [REPEATS, REPEATS]
+    assert set(counts.values()) == {1} and len(counts) == 2 * REPEATS * REPLAY < len(old)  # old ones are not repeated
+    assert mixed["dev"] is old and mixed[ALL].texts == [*old.texts, *new.texts]
+    assert mixed["train"].labels.sum() == 2 * REPEATS * (2 + REPLAY)  # fo and f, p
     with pytest.raises(ValueError, match="no train split to replay"):
-        with_replay({"dev": old}, new, seed=3)
+        with_replay({"dev": old}, new, 0.1, seed=3)
+
+
+def test_few_old_documents_are_repeated_but_not_more_often_than_new_ones() -> None:
+    old, new = documents_of([f"old {i}" for i in range(30)], "p"), documents_of(["new 1", "new 2"], "fo")
+    counts = Counter(with_replay({"train": old, "dev": old}, new, 0.1, seed=3)["train"].texts)
+    assert {counts[text] for text in old.texts} == {2, 3}  # 80 of 30
+    counts = Counter(with_replay({"train": new, "dev": old}, old, 0.1, seed=3)["train"].texts)
+    assert set(counts.values()) == {REPEATS} and len(counts) == 32
+
+
+def test_replay_without_dev_holds_out_old_and_new_documents() -> None:
+    old, new = documents_of([f"old {i}" for i in range(30)], "p"), documents_of([f"new {i}" for i in range(10)], "fo")
+    mixed = with_replay({"data": old}, new, 0.1, seed=3)
+    held_out = set(mixed["dev"].texts)
+    assert len(held_out & set(old.texts)) == 3 and len(held_out & set(new.texts)) == 1
+    assert not held_out & set(mixed["train"].texts) and not held_out & set(mixed[ALL].texts)
+    assert len(mixed[ALL]) == 36
+    one = with_replay({"data": old}, documents_of(["new"], "fo"), 0.1, seed=3)
+    assert "new" not in one["dev"].texts  # too few to hold one out

@@ -131,7 +131,7 @@ def train(
         documents = classifier.hold_out_test(read_data(data, classifier.taxonomy, *columns))
         if add:
             new = join_splits(read_data(add, classifier.taxonomy, *columns))
-            documents = with_replay(documents, new, classifier.train_config.seed)
+            documents = with_replay(documents, new, classifier.data_config.dev_share, classifier.train_config.seed)
         with training_progress(classifier.train_config.metric, shown=context.is_main) as bar:
             for event in classifier.training(documents, out, resume, tensorboard):
                 bar.show(event)

@@ -17,7 +17,7 @@ from hill.types import FloatArray
 PRIOR = 5.0
 """Strength of the prior of the weights: that of about this many documents."""
 MIN_DOCUMENTS = 20
-"""With fewer documents, nothing is fitted or tuned: all models have the same weight."""
+"""With fewer documents, nothing is fitted or tuned."""
 MAX_PAIRS = 2**24
 """Pairs of a document and a label that weights are fitted to; of more documents, a random sample is used."""
 ROUNDS = 50
@@ -99,18 +99,27 @@ def align_entries(scores: Sequence[csr_array[Any]]) -> tuple[Any, FloatArray]:
     return positions, values
 
 
-def fit_mixture(taxonomy: Taxonomy, scores: Sequence[Matrix], labels: csr_array[Any]) -> Mixture:
+def equal_weights(taxonomy: Taxonomy, models: int) -> Mixture:
+    """The mean of the logits of this many models."""
+    shape = models, len(taxonomy.levels)
+    return Mixture(taxonomy, np.full(shape, 1 / models), np.zeros(shape[1]))
+
+
+def fit_mixture(
+    taxonomy: Taxonomy, scores: Sequence[Matrix], labels: csr_array[Any], prior: Mixture | None = None
+) -> Mixture:
     """Fit the weights of each level by logistic regression on documents that were not used for training.
 
     Args:
         taxonomy: the labels.
         scores: the scores (documents, L) of each model, all dense or all sparse.
         labels: the gold labels (documents, L).
+        prior: weights that few documents hardly change; by default, all models have the same weight.
     """
     documents, width = labels.shape
+    prior = prior or equal_weights(taxonomy, len(scores))
     if documents < MIN_DOCUMENTS:
-        shape = len(scores), len(taxonomy.levels)
-        return Mixture(taxonomy, np.full(shape, 1 / len(scores)), np.zeros(shape[1]))
+        return prior
     stored = scores[0].nnz // max(documents, 1) if isinstance(scores[0], csr_array) else width
     if documents * stored > MAX_PAIRS:
         sample = np.random.default_rng(SEED).choice(documents, max(MAX_PAIRS // stored, 1), replace=False)
@@ -124,14 +133,14 @@ def fit_mixture(taxonomy: Taxonomy, scores: Sequence[Matrix], labels: csr_array[
         column = np.tile(np.arange(width), labels.shape[0])
         gold = labels.toarray().astype(bool).ravel()
     level = taxonomy.depth[column] - 1
-    fitted = [_fit(values[:, level == k], gold[level == k]) for k in range(len(taxonomy.levels))]
+    expected = np.vstack([prior.weights, prior.bias]).T  # (levels, M + 1)
+    fitted = [_fit(values[:, level == k], gold[level == k], expected[k]) for k in range(len(taxonomy.levels))]
     return Mixture(taxonomy, np.array([each[:-1] for each in fitted]).T, np.array([each[-1] for each in fitted]))
 
 
-def _fit(values: FloatArray, gold: Any) -> FloatArray:
-    """Weights and bias (M + 1) of a logistic regression with a prior: equal weights, no bias; none is negative."""
+def _fit(values: FloatArray, gold: Any, prior: FloatArray) -> FloatArray:
+    """Weights and bias (M + 1) of a logistic regression with a prior (M + 1); no weight is negative."""
     count = len(values)
-    prior = np.append(np.full(count, 1 / count), 0.0)
     used = np.ones(count + 1, dtype=bool)
     while True:
         result = _newton(np.vstack([values, np.ones(values.shape[1])])[used], gold, prior[used])

@@ -92,7 +92,8 @@ def tune(taxonomy: Taxonomy, config: DecodeConfig, collected: CollectedScores) -
     automatic = config.strategy == "auto"
     if len(collected) < MIN_DOCUMENTS:
         config = replace(config, calibrate="off") if config.calibrate == "auto" else config
-        config = replace(config, strategy="ancestors", tune="off") if automatic else config
+        strategy = "path" if has_one_path(taxonomy, collected) else "ancestors"
+        config = replace(config, strategy=strategy, tune="off") if automatic else config
     if config.calibrate == "auto":
         config = replace(config, calibrate=choose_calibration(taxonomy, collected))
     if config.strategy == "auto":
@@ -120,6 +121,8 @@ def describe_choice(config: DecodeConfig, n_documents: int, automatic: bool) -> 
     few = automatic and n_documents < FEW_DOCUMENTS
     if not config.thresholded:
         choice = "the best path is predicted" if config.k == 1 else f"the {config.k} best paths are predicted"
+        if few:
+            choice = f"too few to tune thresholds, and documents have one path; {choice}"
     elif config.tune != "off":
         choice = f"{GROUPS[config.tune]}, tuned for {METRIC_NAMES[config.tune_metric]}"
         if few:
@@ -197,6 +200,20 @@ CLEAR_GAIN = 0.03
 """Minimum gain of a tuned rule over the default with few documents."""
 
 
+MAX_PATHS, MIN_LEAVES = 1.05, 0.5
+"""Paths per document up to which, and share of paths that end at a leaf from which, `has_one_path` is true."""
+
+
+def has_one_path(taxonomy: Taxonomy, collected: CollectedScores) -> bool:
+    """Whether nearly all documents have one path, most of them down to a leaf."""
+    edges = AnyEdges(taxonomy).of(collected.labels)
+    labels = edges.enter(collected.labels.astype(bool))
+    counts = edges.per_label(labels > edges.with_child(labels))
+    return bool(
+        counts.sum() <= MAX_PATHS * len(collected) and counts[taxonomy.leaves].sum() >= MIN_LEAVES * counts.sum()
+    )
+
+
 def choose_rule(taxonomy: Taxonomy, config: DecodeConfig, collected: CollectedScores) -> DecodeConfig:
     """Choose the default rule (labels above 0.5, with ancestors), or a tuned rule that is clearly better.
 
@@ -206,10 +223,15 @@ def choose_rule(taxonomy: Taxonomy, config: DecodeConfig, collected: CollectedSc
     too low or too high.
     """
     rules = [replace(config, strategy="ancestors", tune=tune, tune_metric=metric) for tune, metric in RULES]
+    few = len(collected) < FEW_DOCUMENTS
+    if few and has_one_path(taxonomy, collected):
+        rules.append(replace(config, strategy="path", tune="off"))
     gains = _gains(taxonomy, rules, collected)
     mean = gains.mean(axis=1)
+    if rules[-1].strategy == "path" and mean[-1] > mean[0]:  # it has no threshold either, so it is the default
+        rules, gains, mean = rules[::-1], gains[::-1] - gains[-1], mean[::-1]
     margin = MARGIN / np.sqrt(max(len(collected), 1))
-    if len(collected) < FEW_DOCUMENTS:
+    if few:
         margin = max(margin, CLEAR_GAIN)
     allowed = (gains.min(axis=1) >= -MAX_LOSS) & (mean >= mean[0] + margin)
     return rules[int(np.where(allowed, mean, -np.inf).argmax())] if allowed.any() else rules[0]

@@ -28,8 +28,11 @@ from hill.taxonomy import Taxonomy
 from hill.taxonomy.diff import TaxonomyDiff, diff
 from hill.types import BoolArray, IntArray
 
-REPLAY = 4
-"""Old documents per new document in a training that continues on new documents."""
+REPLAY, REPEATS = 4, 10
+"""A training that continues on new documents reads each of them this often (`REPEATS`), mixed with `REPLAY` times as
+many old documents, which are not repeated as long as there are others."""
+ALL = "all"
+"""The name under which `with_replay` returns all documents."""
 
 
 @dataclass(frozen=True)
@@ -68,17 +71,31 @@ def warm_settings(folder: Path, settings: Groups) -> tuple[str, Groups]:
     return saved["model"], {**settings, "model": model, "train": train, "data": data}
 
 
-def with_replay(data: Mapping[str, Documents], added: Documents, seed: int) -> dict[str, Documents]:
-    """Replace train by new documents and a sample of the old ones, so that old labels are not forgotten.
+def with_replay(
+    data: Mapping[str, Documents], added: Documents, dev_share: float, seed: int, repeats: int = REPEATS
+) -> dict[str, Documents]:
+    """Replace train by new documents and old ones, so that old labels are not forgotten; `ALL` has each of them once.
 
-    There are `REPLAY` times as many old documents as new ones, if there are as many. Dev and test stay as they are.
+    Train is read once: it has no document more often than `repeats` times. Dev and test stay as they are; without dev,
+    this share of the old and of the new documents is held out.
     """
-    name = "train" if "train" in data else "data"
-    if name not in data:
+    old, new = data.get("train") or data.get("data"), added
+    if not old:
         raise DataError("there is no train split to replay old documents from; give the data of the earlier training")
-    old = data[name]
-    rows = np.random.default_rng(seed).permutation(len(old))[: REPLAY * len(added)]
-    return {**data, name: join_splits({"new": added, "old": old.take(np.sort(rows))})}
+    result = dict(data)
+    if "dev" not in data:
+        old, held_out = old.split(dev_share, seed)
+        result["dev"] = held_out
+        if round(dev_share * len(new)):
+            new, held_out = new.split(dev_share, seed)
+            result["dev"] = join_splits({"old": result["dev"], "new": held_out})
+    random = np.random.default_rng(seed)
+    orders = [random.permutation(len(old)) for _ in range(min(-(-REPLAY * repeats * len(new) // len(old)), repeats))]
+    rows = np.concatenate([*orders, np.arange(0)])[: REPLAY * repeats * len(new)]
+    repeated = new.take(np.tile(np.arange(len(new)), repeats))
+    result["train"] = join_splits({"new": repeated, "old": old.take(np.sort(rows))})
+    result[ALL] = join_splits({"old": old, "new": new})
+    return result
 
 
 def build_warm(

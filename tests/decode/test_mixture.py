@@ -69,6 +69,17 @@ def test_few_documents_stay_near_equal_weights() -> None:
     assert perfect.weights.max() < 1.5  # few perfect documents do not make it sure of itself
 
 
+def test_few_documents_stay_near_a_given_prior() -> None:
+    taxonomy = random_taxonomy(3, 12)
+    levels = len(taxonomy.levels)
+    prior = Mixture(taxonomy, np.array([[1.0] * levels, [0.0] * levels]), np.full(levels, -2.0))
+    assert fit_mixture(taxonomy, *simulated(19, (0.5, 0.5)), prior) is prior
+    scores, labels = simulated(20, (0.5, 0.5))
+    near, far = (fit_mixture(taxonomy, scores, labels, each) for each in (prior, None))
+    assert (near.weights[0] > far.weights[0]).all() and (near.weights[1] < far.weights[1]).all()
+    assert (near.bias < far.bias).all()
+
+
 def test_missing_scores_count_as_the_lowest_of_their_document() -> None:
     taxonomy = random_taxonomy(2, 12)
     scores, labels = simulated(40, (0.3, 0.6))

@@ -16,6 +16,7 @@ from hill.decode import CollectedScores, DecodeConfig, Decoder, Tuned, collect_s
 from hill.metrics import score
 from hill.predictor import Predictor, ScoredBatch
 from hill.taxonomy import Label, Taxonomy
+from hill.types import IntArray
 from tests.conftest import animals_taxonomy, random_taxonomy
 
 TAIL = Taxonomy(
@@ -99,6 +100,30 @@ def test_few_documents_still_tell_that_all_scores_are_far_too_low() -> None:
     unseen, unseen_scores = long_tail(99, 2000, shy=0.0)
     assert measured(tuned, (unseen, unseen_scores / 4))["micro_f1"] > 0.6
     assert score(unseen, unseen_scores / 4 > 0.5, None, TAIL)["micro_f1"] == 0
+
+
+def one_path(documents: int, ends: IntArray, spread: float) -> CollectedScores:
+    """Documents with one path each, whose leaf has the highest score, and no score is above 0.5."""
+    draw = np.random.default_rng(documents)
+    gold = np.zeros((documents, len(TAIL)), dtype=bool)
+    for row, end in enumerate(draw.choice(ends, documents).tolist()):
+        gold[row, TAIL.closure([end])] = True
+    scores = np.where(gold, 0.3, 0.1) * draw.uniform(1 - spread, 1, (documents, 1))
+    return CollectedScores(scores.astype(np.float32), csr_array(gold))
+
+
+@pytest.mark.parametrize("documents", [5, 60, 199])
+def test_few_documents_with_one_path_each_get_the_best_path(documents: int) -> None:
+    tuned = tune(TAIL, DecodeConfig(), found := one_path(documents, TAIL.leaves, 0.9))
+    assert (tuned.config.strategy, tuned.config.tune) == ("path", "off")
+    assert tuned.note.endswith("too few to tune thresholds, and documents have one path; the best path is predicted")
+    assert np.array_equal(tuned.decoder(TAIL).decode(found.scores), found.labels.toarray())
+
+
+def test_the_best_path_is_for_few_documents_with_one_path_down_to_a_leaf() -> None:
+    inner = np.setdiff1d(np.arange(len(TAIL)), TAIL.leaves)
+    others = one_path(60, inner, 0.9), one_path(200, TAIL.leaves, 0.9), collected(3, 60, shy=0.0)
+    assert all(tune(TAIL, DecodeConfig(), each).config.strategy == "ancestors" for each in others)
 
 
 @pytest.mark.parametrize(
