@@ -41,7 +41,7 @@ class SetFit(Peer):
         """Tune the encoder on pairs of some documents, then fit the head on all."""
         kind = {} if self.task.one_path else {"multi_target_strategy": "one-vs-rest"}
         model = SetFitModel.from_pretrained(self.task.encoder, device=self.task.device, **kind)
-        model.model_body.max_seq_length = MAX_LENGTH
+        model.model_body.float().max_seq_length = MAX_LENGTH
         arguments = TrainingArguments(
             batch_size=settings["batch"],
             max_steps=settings["steps"],

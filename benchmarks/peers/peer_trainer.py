@@ -40,7 +40,7 @@ class Flat(Peer):
         tokenizer = AutoTokenizer.from_pretrained(self.task.encoder)
         model = AutoModelForSequenceClassification.from_pretrained(
             self.task.encoder, num_labels=len(self.task.taxonomy), problem_type="multi_label_classification"
-        )
+        ).float()
         size = 32 if len(train) < SMALL else 64
         epochs = min(max(round(STEPS * size / len(train)), 3), 15)
         labels = train.labels.toarray().astype(np.float32)

@@ -11,6 +11,7 @@ peak memory is that of the process.
 
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,28 +33,48 @@ BATCH = 128
 STEPS = 3_000
 
 
+@cache
+def load(folder: str, device: str) -> SentenceTransformer:
+    """The encoder; it is loaded when train is encoded, so the seconds for that count there."""
+    encoder = SentenceTransformer(folder, device=device).float()
+    encoder.max_seq_length = MAX_LENGTH
+    return encoder
+
+
 class Vectors(Peer):
     """A classifier on vectors."""
 
     PACKAGES = ("sentence-transformers", "transformers", "torch")
 
-    def _encoder(self) -> SentenceTransformer:
-        encoder = SentenceTransformer(self.task.encoder, device=self.task.device)
-        encoder.max_seq_length = MAX_LENGTH
-        return encoder
+    def grid_documents(self) -> int:
+        """Some of the documents, if there are many: the classifiers take longer than the vectors."""
+        return 4_000
+
+    def forget(self) -> None:
+        """Keep the vectors."""
 
     def vectors(self, texts: Sequence[str]) -> Any:
-        """Unit vectors (texts, D)."""
-        encoder = self.once("encoder", self._encoder)
-        key = len(texts), texts[0], texts[-1]
-        return self.once(
-            key,
-            lambda: encoder.encode(list(texts), batch_size=BATCH, normalize_embeddings=True, show_progress_bar=False),
-        )
+        """Unit vectors (texts, D); a sample of train has those of train."""
+        train = self.task.train.texts
+        if len(texts) < len(train) and all(text in self._rows for text in texts):
+            rows = [self._rows[text] for text in texts]
+            return self._encoded(train)[rows]
+        return self._encoded(texts)
+
+    @cached_property
+    def _rows(self) -> dict[str, int]:
+        return {text: row for row, text in enumerate(self.task.train.texts)}
+
+    def _encoded(self, texts: Sequence[str]) -> Any:
+        def encode() -> Any:
+            encoder = load(self.task.encoder, self.task.device)
+            return encoder.encode(list(texts), batch_size=BATCH, normalize_embeddings=True, show_progress_bar=False)
+
+        return self.once((len(texts), texts[0], texts[-1]), encode)
 
     def save(self, model: Any, folder: Path) -> None:
         """The encoder and a joblib file."""
-        self.once("encoder", self._encoder).save(str(folder / "encoder"))
+        load(self.task.encoder, self.task.device).save(str(folder / "encoder"))
         joblib.dump(model, folder / "model.joblib")
 
 
