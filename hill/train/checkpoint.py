@@ -137,9 +137,11 @@ class StopSignal:
 # Checkpoints
 
 
-def training_facts(model: str, settings: Groups, taxonomy: Taxonomy, splits: Mapping[str, Documents]) -> dict[str, Any]:
-    """What must not change when a training is resumed: model, settings, and hashes of taxonomy and documents."""
-    facts: dict[str, Any] = {"model": model, "settings": settings, "taxonomy": taxonomy.sha256()}
+def training_facts(
+    model: str, preset: str, settings: Groups, taxonomy: Taxonomy, splits: Mapping[str, Documents]
+) -> dict[str, Any]:
+    """What must not change when a training is resumed: model, preset, settings, and hashes of taxonomy and documents."""
+    facts: dict[str, Any] = {"model": model, "preset": preset, "settings": settings, "taxonomy": taxonomy.sha256()}
     for split, documents in splits.items():
         facts |= {f"number of documents of {split}": len(documents)}
         facts |= {f"{part} of {split}": value for part, value in documents.hashes().items()}
@@ -256,7 +258,7 @@ class Checkpoints:
                 self.damaged = self.damaged or str(error)
                 continue
             state = read_json(folder / "state.json")
-            self._check_facts(state["facts"], folder)
+            _check_same(folder, state["facts"], self._facts)
             tensors = {name: read_tensors(folder / f"{name}.safetensors") for name in PARTS}
             self._best, self._latest = tensors.pop("best"), folder.name
             return state["progress"], tensors
@@ -264,19 +266,23 @@ class Checkpoints:
             raise CheckpointError(f"{self.damaged}; no checkpoint is intact: remove '{self._folder}' to start over")
         return None
 
-    def _check_facts(self, saved: dict[str, Any], folder: Path) -> None:
-        """Raise if a state belongs to another training, and name the differences."""
-        if isinstance(saved.get("settings"), dict):
-            saved = saved | {"settings": upgrade_settings(self._facts["model"], saved["settings"], folder, resume=True)}
-        if differences := list(_differences(saved, self._facts)):
-            shown = "; ".join(differences[:MAX_DIFFERENCES]) + ("; …" if len(differences) > MAX_DIFFERENCES else "")
-            raise _cannot_resume(folder.parent.parent, shown)
+
+def _check_same(state: Path, saved: dict[str, Any], facts: dict[str, Any]) -> None:
+    """Raise if a state belongs to another training, and name the differences."""
+    if isinstance(saved.get("settings"), dict) and "settings" in facts:
+        saved = saved | {"settings": upgrade_settings(facts["model"], saved["settings"], state, resume=True)}
+    if differences := list(_differences(saved, facts)):
+        shown = "; ".join(differences[:MAX_DIFFERENCES]) + ("; …" if len(differences) > MAX_DIFFERENCES else "")
+        raise CheckpointError(
+            f"this training cannot resume '{state.parent.parent}': {shown}. Use the same settings and data, or choose "
+            "another --out"
+        )
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
     """Describe each difference between the facts of two trainings."""
     for key, value in now.items():
-        old = before.get(key)
+        old = before.get(key, value if key == "preset" else None)  # older checkpoints do not name their preset
         if key == "settings":
             old_groups = old if isinstance(old, dict) else {}
             for group, settings in value.items():
@@ -354,26 +360,31 @@ def remove_training(out: Path) -> None:
         (out / TRAINING).unlink()
 
 
-def saved_settings(out: Path, model: str) -> Groups | None:
-    """The settings of the latest checkpoint in this folder, if there is one; raises if it is of another model."""
+def saved_settings(out: Path, model: str, preset: str) -> Groups | None:
+    """The settings of the latest checkpoint in this folder, if any; raises if its model or preset is another one."""
+    if (latest := _latest_facts(out)) is None:
+        return None
+    state, facts = latest
+    _check_same(state, facts, {"model": model, "preset": preset})
+    return by_group(facts["settings"])
+
+
+def check_resume(out: Path, facts: dict[str, Any]) -> None:
+    """Raise if the latest checkpoint in this folder belongs to another training, before anything slow is done."""
+    if latest := _latest_facts(out):
+        _check_same(*latest, facts)
+
+
+def _latest_facts(out: Path) -> tuple[Path, dict[str, Any]] | None:
+    """The latest readable state in this folder and its facts, if there is one."""
     for state in _states(out / FOLDER):
         if has_state(state):
             with suppress(CheckpointError, LookupError, TypeError):
                 finish_save(state)
                 facts = read_json(state / "state.json")["facts"]
-                settings, saved_model = by_group(facts["settings"]), facts["model"]
-                break
-    else:
-        return None
-    if saved_model != model:
-        raise _cannot_resume(out, f"the model is '{model}' and was {saved_model!r:.100}")
-    return settings
-
-
-def _cannot_resume(out: Path, reason: str) -> CheckpointError:
-    return CheckpointError(
-        f"this training cannot resume '{out}': {reason}. Use the same settings and data, or choose another --out"
-    )
+                by_group(facts["settings"])
+                return state, facts | {"model": facts["model"]}
+    return None
 
 
 def _states(folder: Path) -> list[Path]:
