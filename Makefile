@@ -28,7 +28,7 @@ $(VENV)/demo: $(VENV)/core
 	@touch $@
 
 $(VENV)/test: $(VENV)/core
-	$(INSTALL) -e '.[dev,data,skos,sklearn,plot,demo,gnn,onnx,serve,docs,distributed,ray,lora]'
+	$(INSTALL) -e '.[dev,data,skos,sklearn,plot,demo,gnn,onnx,serve,docs,distributed,ray,lora,tensorboard,mlflow,wandb]'
 	@touch $@
 
 $(VENV)/docs: $(VENV)/core

@@ -51,7 +51,7 @@ from hill.train.distributed import current_context
 from hill.train.head_start import encode_once
 from hill.train.progress import duration
 from hill.train.timing import measure_speed
-from hill.train.trainer import Notice, StageProgress, TimeLimit, TrainingEvent, freeze_layers
+from hill.train.trainer import Notice, StageProgress, Started, TimeLimit, TrainingEvent, freeze_layers
 from hill.train.warm_start import WarmStartReport, build_warm
 from hill.types import IntArray
 
@@ -283,9 +283,7 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
                 pass
         return self
 
-    def training(
-        self, data: dict[str, Documents], out: Path, resume: bool = False, tensorboard: bool = False
-    ) -> Iterator[TrainingEvent]:
+    def training(self, data: dict[str, Documents], out: Path, resume: bool = False) -> Iterator[TrainingEvent]:
         """Train and yield events; log and checkpoints go to `out`, from which an interrupted training resumes."""
         start = time.monotonic()
         if self._stored is not None:
@@ -319,7 +317,7 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
                 reserved, session = plan.reserved, self._start(train)
         config = self.train_config
         dev = self._used_dev(dev)
-        yield Notice(self._opening(session, len(train), len(dev)))
+        yield Started(self._opening(session, len(train), len(dev)), self.settings())
         splits = yield from self._tokenise(train, dev)
         if session.encodes_once:
             splits = yield from encode_once(session, *splits)
@@ -329,9 +327,7 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
             session.time_limit = TimeLimit(max(left, 1.0), reserved, left / config.steps if config.steps else 0.0)
         scored = None if config.evaluations == 1 else dev_split  # one score cannot select an epoch
         with enough_memory():
-            yield from run(
-                session, train_split, scored, self.taxonomy, out, self._facts(train, dev), resume, tensorboard
-            )
+            yield from run(session, train_split, scored, self.taxonomy, out, self._facts(train, dev), resume)
         session.inference.trained = True
         if isinstance(member, BackgroundFit):
             fitted = member.wait()

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -85,7 +85,9 @@ def train(
         bool, typer.Option("--ensemble/--no-ensemble", help="Mix the scores with those of a linear model.")
     ] = True,
     plain: Annotated[bool, typer.Option("--plain", help="The slow and simple loop: fp32, padded batches.")] = False,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also log for TensorBoard.")] = False,
+    track: Annotated[
+        str | None, typer.Option(help="Also log to tensorboard, mlflow or wandb (docs/training.md).")
+    ] = None,
     text_column: TextColumn = "text",
     labels_column: LabelsColumn = None,
     separator: Separator = "",
@@ -102,6 +104,7 @@ def train(
     from hill.train.checkpoint import check_output_folder
     from hill.train.distributed import init_distributed
     from hill.train.progress import training_progress
+    from hill.train.tracking import TRACKERS, open_tracker
     from hill.train.warm_start import warm_settings, with_replay
 
     settings = read_settings(config, assignments or [], GROUPS)
@@ -124,6 +127,8 @@ def train(
             raise ConfigError(f"--model is '{name}', but '{warm_start}' is a '{old}'; leave --model out")
         name = old
     check_one_of(preset, PRESETS, "preset")
+    if track:
+        check_one_of(track, TRACKERS, "tracker")
     classifier = HillClassifier(read_taxonomy(taxonomy, language), name, settings, preset)
     check_output_folder(out, resume, data)
     with _exit_on_signal(), (context := init_distributed(classifier.train_config.device)).lock(out):
@@ -132,14 +137,19 @@ def train(
         if add:
             new = join_splits(read_data(add, classifier.taxonomy, *columns))
             documents = with_replay(documents, new, classifier.train_config.seed)
-        with training_progress(classifier.train_config.metric, shown=context.is_main) as bar:
-            for event in classifier.training(documents, out, resume, tensorboard):
-                bar.show(event)
-        warning = ""
-        if "test" in documents:
-            few = classifier.data_config.max_test
-            test, warning = classifier.evaluation_documents(documents["test"].sample(few or len(documents["test"])))
-            classifier.metrics = classifier.evaluate(test, include_seen=True) | {"split": "test"}
+        with open_tracker(track, out, resume) if track and context.is_main else nullcontext() as tracker:
+            with training_progress(classifier.train_config.metric, shown=context.is_main) as bar:
+                for event in classifier.training(documents, out, resume):
+                    bar.show(event)
+                    if tracker:
+                        tracker.log(event)
+            warning = ""
+            if "test" in documents:
+                few = classifier.data_config.max_test
+                test, warning = classifier.evaluation_documents(documents["test"].sample(few or len(documents["test"])))
+                classifier.metrics = classifier.evaluate(test, include_seen=True) | {"split": "test"}
+            if tracker:
+                tracker.log_metrics(classifier.metrics)
         if context.is_main:
             if warning:
                 sys.stderr.write(f"hill: test: {warning}\n")
@@ -154,6 +164,10 @@ def train(
                     "the dev set also selected the epoch, thresholds and calibration; expect slightly lower scores on "
                     "new data"
                 )
+            if tracker:
+                print(f"logged to {tracker.place}")
+                if tracker.problem:
+                    sys.stderr.write(f"hill: --track {track}: {tracker.problem}\n")
             if "data" in documents and "test" in documents:
                 print(f"{len(documents['test']):,} documents were held out as test: hill evaluate {out} {data}")
             print(f'saved to {out}; try: hill predict {out} "a text"')

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from hill.data import Documents
 from hill.encoders.lora import merge_adapters
-from hill.errors import CheckpointError, HillError, need
+from hill.errors import CheckpointError, HillError
 from hill.io import (
     CHECKSUMS,
     COMMIT,
@@ -68,18 +68,16 @@ def run(
     out: Path,
     facts: dict[str, Any],
     resume: bool = False,
-    tensorboard: bool = False,
 ) -> Iterator[TrainingEvent]:
     """Train, and finally restore the weights of the best epoch; `facts` must not change when a training is resumed."""
     context = session.context
     context.check_same(facts)
     checkpoints = Checkpoints(out / FOLDER, facts)
-    board = need("torch.utils.tensorboard", "track", "--tensorboard") if tensorboard else None
     with context.lock(out), context.report_lost_rank():
         if context.is_main:  # a state has the weights, the weights of the best epoch, and Adam's two moments
             size = sum((4 if weight.requires_grad else 2) * weight.nbytes for weight in session.model.parameters())
             check_space(out, size, "a checkpoint")
-        log = Log(out / "log.jsonl", board) if context.is_main else None
+        log = Log(out / "log.jsonl") if context.is_main else None
         if resume and checkpoints.resume(session):
             if log:
                 log.write({"resumed": session.progress.step, "ranks": context.world_size})
@@ -140,7 +138,7 @@ class StopSignal:
 def training_facts(
     model: str, preset: str, settings: Groups, taxonomy: Taxonomy, splits: Mapping[str, Documents]
 ) -> dict[str, Any]:
-    """What must not change when a training is resumed: model, preset, settings, and hashes of taxonomy and documents."""
+    """What must not change when a training is resumed: model, preset, settings, hashes of taxonomy and documents."""
     facts: dict[str, Any] = {"model": model, "preset": preset, "settings": settings, "taxonomy": taxonomy.sha256()}
     for split, documents in splits.items():
         facts |= {f"number of documents of {split}": len(documents)}
@@ -402,12 +400,11 @@ def has_state(folder: Path) -> bool:
 
 
 class Log:
-    """The log of a training: one JSON object per line, and TensorBoard if requested."""
+    """The log of a training: one JSON object per line."""
 
-    def __init__(self, file: Path, tensorboard: Any = None) -> None:
+    def __init__(self, file: Path) -> None:
         self._file = file
         self._start = time.monotonic()
-        self._board = tensorboard.SummaryWriter(str(file.parent / "tensorboard")) if tensorboard else None
         if file.exists():
             content = file.read_bytes()
             if content and not content.startswith(b'{"seconds": '):
@@ -420,14 +417,12 @@ class Log:
         if isinstance(event, Epoch):
             values = {key: value for key, value in event.metrics.items() if key != "levels"}
             self.write({"epoch": event.epoch, "improved": event.improved, "dev": values})
-            self._add_scalars({f"dev/{key}": value for key, value in values.items()}, event.epoch)
         elif isinstance(event, Finished):
             self.write({"stopped": event.epoch, "best_epoch": event.best_epoch, "reason": event.reason})
         elif event.step % LOG_STEPS == 0:
             losses = {"loss": event.loss.item()} | {name: part.item() for name, part in event.parts.items()}
             skipped = {"skipped": event.skipped} if event.skipped else {}
             self.write({"step": event.step, "epoch": event.epoch, "rate": event.rate, **losses, **skipped})
-            self._add_scalars({f"train/{key}": value for key, value in losses.items()}, event.step)
 
     def write(self, values: dict[str, Any]) -> None:
         """Append one line."""
@@ -437,8 +432,3 @@ class Log:
                 file.write(line)
         except OSError as error:
             raise CheckpointError(cannot_write(self._file, error)) from None
-
-    def _add_scalars(self, values: dict[str, float], step: int) -> None:
-        if self._board:
-            for name, value in values.items():
-                self._board.add_scalar(name, value, step)

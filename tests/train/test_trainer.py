@@ -140,7 +140,9 @@ def test_resuming_with_other_settings_or_data_is_refused(tiny_encoder: Path, ani
         message = rf"cannot resume '.*': the preset is '{preset}' and was 'none'\. Use the same settings"
         with pytest.raises(CheckpointError, match=message):
             next(other.training(data, out, resume=True))
-    with pytest.raises(CheckpointError, match=r"train.ensemble is True and was False\. Use"):  # before anything is fitted
+    with pytest.raises(
+        CheckpointError, match=r"train.ensemble is True and was False\. Use"
+    ):  # before anything is fitted
         next(classifier(animals, tiny_encoder, ensemble=True).training(data, out, resume=True))
     refused("the number of documents of train is 24 and was 48; ", data | {"train": data["dev"]})
     refused("the ids of train changed; the texts of train changed; ", data | {"train": train.take(order[::-1])})
