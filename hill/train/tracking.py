@@ -138,8 +138,8 @@ class MLflow(Tracker):
 
     def __init__(self, out: Path, run: str) -> None:
         super().__init__(out, run)
-        need("sqlalchemy", "mlflow", "--track mlflow")
         mlflow = need("mlflow", "mlflow", "--track mlflow")
+        need("sqlalchemy", "mlflow", "--track mlflow")
         self._entities = need("mlflow.entities", "mlflow", "--track mlflow")
         self._client = mlflow.MlflowClient()
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "hill")
