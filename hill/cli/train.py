@@ -1,5 +1,6 @@
 """Commands that make models: start, train, ensemble, settings, demo."""
 
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -97,7 +98,7 @@ def train(
     from hill.classifier import GROUPS, HillClassifier
     from hill.data import read_data
     from hill.data.documents import join_splits
-    from hill.errors import ConfigError
+    from hill.errors import ConfigError, counted
     from hill.presets import PRESETS
     from hill.settings import check_one_of, read_settings
     from hill.taxonomy import read_taxonomy
@@ -169,7 +170,11 @@ def train(
                 if tracker.problem:
                     sys.stderr.write(f"hill: --track {track}: {tracker.problem}\n")
             if "data" in documents and "test" in documents:
-                print(f"{len(documents['test']):,} documents were held out as test: hill evaluate {out} {data}")
+                command = ["hill", "evaluate", str(out), str(data)]
+                command += ["--text-column", text_column] if text_column != "text" else []
+                command += [word for column in labels_column or () for word in ("--labels-column", column)]
+                command += ["--separator", separator] if separator else []
+                print(f"{counted(len(documents['test']), 'document')} held out as test: {shlex.join(command)}")
             print(f'saved to {out}; try: hill predict {out} "a text"')
     context.close()
 
