@@ -44,6 +44,10 @@ test: $(VENV)/test ## run the test suite with coverage
 test-browser: $(VENV)/test ## run the tests of the page in a real browser
 	tests/browser/run.sh $(BIN)/python
 
+screenshots: $(VENV)/test $(VENV)/demo ## make the pictures of the page in docs/img: needs Chromium and, the first time, minutes
+	$(INSTALL) playwright
+	$(BIN)/python -m tests.browser.screenshots docs/img
+
 faults: $(VENV)/test ## kill, fill disks, flip bits, attack the server, many times, and count what is lost
 	$(BIN)/python -m tests.faults
 
