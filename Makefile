@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 INPUTS := pyproject.toml constraints.txt
 BENCHES := check metrics sparse tree labels wide predict cpu bulk start
 
-.PHONY: help demo test test-browser faults fuzz audit lint bench docs clean
+.PHONY: help demo test test-browser screenshots faults fuzz audit lint bench docs wheel wheel-check clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -28,7 +28,7 @@ $(VENV)/demo: $(VENV)/core
 	@touch $@
 
 $(VENV)/test: $(VENV)/core
-	$(INSTALL) -e '.[dev,data,skos,sklearn,plot,demo,gnn,onnx,serve,docs,distributed,ray,lora]'
+	$(INSTALL) -e '.[dev,data,skos,sklearn,plot,demo,gnn,onnx,serve,docs,distributed,ray,lora,tensorboard,mlflow,wandb]'
 	@touch $@
 
 $(VENV)/docs: $(VENV)/core
@@ -43,6 +43,10 @@ test: $(VENV)/test ## run the test suite with coverage
 
 test-browser: $(VENV)/test ## run the tests of the page in a real browser
 	tests/browser/run.sh $(BIN)/python
+
+screenshots: $(VENV)/test $(VENV)/demo ## make the pictures of the page in docs/img: needs Chromium and, the first time, minutes
+	$(INSTALL) playwright
+	$(BIN)/python -m tests.browser.screenshots docs/img
 
 faults: $(VENV)/test ## kill, fill disks, flip bits, attack the server, many times, and count what is lost
 	$(BIN)/python -m tests.faults
@@ -69,6 +73,22 @@ bench: $(VENV)/test ## run the benchmarks, write benchmarks/results and print a 
 docs: $(VENV)/docs ## build the documentation as a site into build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "open build/site/index.html; for the search box, python -m http.server --directory build/site"
+
+wheel: $(VENV)/test ## build the wheel and the source distribution into dist
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist
+
+wheel-check: wheel ## install the wheel and all it needs into an empty environment, and try it there: needs the network
+	rm -rf build/wheel-check
+	$(PYTHON) -m venv build/wheel-check
+	build/wheel-check/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	  torch==$$(sed -n 's/^torch==//p' constraints.txt) dist/*.whl
+	printf 'Food > Fruit\nTools > Saws\n' > build/wheel-check/shop.txt
+	(echo text,labels; for i in $$(seq 20); do echo "ripe banana $$i,Food > Fruit"; echo "steel saw $$i,Tools > Saws"; done) \
+	  > build/wheel-check/shop.csv
+	cd build/wheel-check && bin/hill check shop.csv --taxonomy shop.txt \
+	  && bin/hill train shop.csv --taxonomy shop.txt --model linear --out model \
+	  && bin/hill evaluate model shop.csv --report report.html && bin/hill predict model "a saw of steel"
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -45,13 +45,13 @@ from hill.settings import Groups, by_group, check_at_least, check_one_of, find_s
 from hill.sparse import Matrix, assemble_rows, max_entries
 from hill.taxonomy import Taxonomy, read_taxonomy
 from hill.train import Session, Split, TrainConfig
-from hill.train.checkpoint import remove_training, run, saved_settings, start_training, training_facts
+from hill.train.checkpoint import check_resume, remove_training, run, saved_settings, start_training, training_facts
 from hill.train.config import PRECISIONS
 from hill.train.distributed import current_context
 from hill.train.head_start import encode_once
 from hill.train.progress import duration
 from hill.train.timing import measure_speed
-from hill.train.trainer import Notice, StageProgress, TimeLimit, TrainingEvent, freeze_layers
+from hill.train.trainer import Notice, StageProgress, Started, TimeLimit, TrainingEvent, freeze_layers
 from hill.train.warm_start import ALL, WarmStartReport, build_warm
 from hill.types import IntArray
 
@@ -285,9 +285,7 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
                 pass
         return self
 
-    def training(
-        self, data: dict[str, Documents], out: Path, resume: bool = False, tensorboard: bool = False
-    ) -> Iterator[TrainingEvent]:
+    def training(self, data: dict[str, Documents], out: Path, resume: bool = False) -> Iterator[TrainingEvent]:
         """Train and yield events; log and checkpoints go to `out`, from which an interrupted training resumes."""
         start = time.monotonic()
         if self._stored is not None:
@@ -296,18 +294,21 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
         known = data.get(ALL) or train  # a training that continues reads some documents more often than others
         self.seen = self._seen_texts([*known.texts, *dev.texts])
         device = find_device(self.train_config.device)  # errors must not leave a folder behind
-        notices = self._choose(train, device, saved_settings(out, self.name) if resume else None, ALL in data)
-        start_training(out, resume)
-        if len(known) < FEW_TRAINING_DOCUMENTS:
-            notices.append(
-                f"only {counted(len(known), 'training document')}: the model will hardly be of use; give hundreds, or "
-                "at least ten per label"
-            )
-        yield from map(Notice, notices)
+        saved = saved_settings(out, self.name, self._preset) if resume else None
+        notices = self._choose(train, device, saved, ALL in data)
         given = known
         if self.data_config.descriptions:
             labels = describe_labels(self.taxonomy, [known, dev, *filter(None, [data.get("test")])])
             train, known = (join_splits({"train": each, "labels": labels}) for each in (train, known))
+        if resume:
+            check_resume(out, self._facts(train, self._used_dev(dev)))
+        start_training(out, resume)
+        if len(given) < FEW_TRAINING_DOCUMENTS:
+            notices.append(
+                f"only {counted(len(given), 'training document')}: the model will hardly be of use; give hundreds, or "
+                "at least ten per label"
+            )
+        yield from map(Notice, notices)
         config, member, reserved = self.train_config, None, 0.0
         limit = 60 * config.minutes
         if config.ensemble:
@@ -323,8 +324,8 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
                     yield Notice(plan.reason)
                 reserved, session = plan.reserved, self._start(known)
         config = self.train_config
-        dev = dev.sample(self.data_config.max_dev) if self.data_config.max_dev else dev
-        yield Notice(self._opening(session, len(train), len(dev)))
+        dev = self._used_dev(dev)
+        yield Started(self._opening(session, len(train), len(dev)), self.settings())
         splits = yield from self._tokenise(train, dev)
         if session.encodes_once:
             splits = yield from encode_once(session, *splits)
@@ -332,10 +333,9 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
         if limit:
             left = limit - reserved - (time.monotonic() - start)
             session.time_limit = TimeLimit(max(left, 1.0), reserved, left / config.steps if config.steps else 0.0)
-        facts = training_facts(self.name, self.settings(), self.taxonomy, {"train": train, "dev": dev})
         scored = None if config.evaluations == 1 else dev_split  # one score cannot select an epoch
         with enough_memory():
-            yield from run(session, train_split, scored, self.taxonomy, out, facts, resume, tensorboard)
+            yield from run(session, train_split, scored, self.taxonomy, out, self._facts(train, dev), resume)
         session.inference.trained = True
         if isinstance(member, BackgroundFit):
             fitted = member.wait()
@@ -350,11 +350,23 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
         self.training_record = describe_training(described, held_out="dev" not in data) | {
             "dev": {name: value for name, value in self.metrics.items() if name != "levels"},
             "epochs": session.progress.history,
-            "preset": {"name": self._params["preset"] or "none", "notices": notices},
+            "preset": {"name": self._preset, "notices": notices},
             "decoding": self.decode_note,
         }
         self.metrics["split"] = "dev"
         self._session = None  # frees the optimiser
+
+    @property
+    def _preset(self) -> str:
+        return self._params["preset"] or "none"
+
+    def _used_dev(self, dev: Documents) -> Documents:
+        """All documents of dev, or a sample of `data.max_dev`."""
+        return dev.sample(self.data_config.max_dev) if self.data_config.max_dev else dev
+
+    def _facts(self, train: Documents, dev: Documents) -> dict[str, Any]:
+        """What must not change when this training is resumed."""
+        return training_facts(self.name, self._preset, self.settings(), self.taxonomy, {"train": train, "dev": dev})
 
     def _opening(self, session: Session, n_train: int, n_dev: int) -> str:
         """What is trained, where and on what, with the final settings."""

@@ -91,7 +91,10 @@ class Predictor(ABC):
     # Prediction
 
     def predict(self, texts: Sequence[str]) -> list[list[str]]:
-        """The label ids of each text, ancestors included, in the order of the taxonomy."""
+        """The label ids of each text, ancestors included, in the order of the taxonomy.
+
+        Metrics of scikit-learn, such as `classification_report`, take `predict_indicator` and `indicator` instead.
+        """
         return [list(prediction.labels) for prediction in self.predictions(texts)]
 
     def predict_indicator(self, texts: Sequence[str]) -> Any:

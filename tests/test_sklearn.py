@@ -236,6 +236,7 @@ def closed_ids(labels: list[str]) -> set[str]:
 
 def test_help_shows_the_public_surface_only() -> None:
     text = pydoc.render_doc(HillClassifier, renderer=pydoc.plaintext)  # type: ignore[attr-defined]
+    assert "`classification_report`, take `predict_indicator`" in text
     shown = set(re.findall(r"^ \|  (\w+)(?:\(.*|| = .*)$", text, re.M)) - {"HillClassifier", "Args", "3"}
     assert shown == set(HELP) and not [name for name in shown if name.startswith("_")]
     assert "keywords: settings by name" in text

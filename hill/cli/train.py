@@ -1,8 +1,9 @@
 """Commands that make models: start, train, ensemble, settings, demo."""
 
+import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -85,7 +86,9 @@ def train(
         bool, typer.Option("--ensemble/--no-ensemble", help="Mix the scores with those of a linear model.")
     ] = True,
     plain: Annotated[bool, typer.Option("--plain", help="The slow and simple loop: fp32, padded batches.")] = False,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also log for TensorBoard.")] = False,
+    track: Annotated[
+        str | None, typer.Option(help="Also log to tensorboard, mlflow or wandb (docs/training.md).")
+    ] = None,
     text_column: TextColumn = "text",
     labels_column: LabelsColumn = None,
     separator: Separator = "",
@@ -95,13 +98,14 @@ def train(
     from hill.classifier import GROUPS, HillClassifier
     from hill.data import read_data
     from hill.data.documents import join_splits
-    from hill.errors import ConfigError
+    from hill.errors import ConfigError, counted
     from hill.presets import PRESETS
     from hill.settings import check_one_of, read_settings
     from hill.taxonomy import read_taxonomy
     from hill.train.checkpoint import check_output_folder
     from hill.train.distributed import init_distributed
     from hill.train.progress import training_progress
+    from hill.train.tracking import TRACKERS, open_tracker
     from hill.train.warm_start import warm_settings, with_replay
 
     settings = read_settings(config, assignments or [], GROUPS)
@@ -124,6 +128,8 @@ def train(
             raise ConfigError(f"--model is '{name}', but '{warm_start}' is a '{old}'; leave --model out")
         name = old
     check_one_of(preset, PRESETS, "preset")
+    if track:
+        check_one_of(track, TRACKERS, "tracker")
     classifier = HillClassifier(read_taxonomy(taxonomy, language), name, settings, preset)
     check_output_folder(out, resume, data)
     with _exit_on_signal(), (context := init_distributed(classifier.train_config.device)).lock(out):
@@ -132,14 +138,19 @@ def train(
         if add:
             new = join_splits(read_data(add, classifier.taxonomy, *columns))
             documents = with_replay(documents, new, classifier.data_config.dev_share, classifier.train_config.seed)
-        with training_progress(classifier.train_config.metric, shown=context.is_main) as bar:
-            for event in classifier.training(documents, out, resume, tensorboard):
-                bar.show(event)
-        warning = ""
-        if "test" in documents:
-            few = classifier.data_config.max_test
-            test, warning = classifier.evaluation_documents(documents["test"].sample(few or len(documents["test"])))
-            classifier.metrics = classifier.evaluate(test, include_seen=True) | {"split": "test"}
+        with open_tracker(track, out, resume) if track and context.is_main else nullcontext() as tracker:
+            with training_progress(classifier.train_config.metric, shown=context.is_main) as bar:
+                for event in classifier.training(documents, out, resume):
+                    bar.show(event)
+                    if tracker:
+                        tracker.log(event)
+            warning = ""
+            if "test" in documents:
+                few = classifier.data_config.max_test
+                test, warning = classifier.evaluation_documents(documents["test"].sample(few or len(documents["test"])))
+                classifier.metrics = classifier.evaluate(test, include_seen=True) | {"split": "test"}
+            if tracker:
+                tracker.log_metrics(classifier.metrics)
         if context.is_main:
             if warning:
                 sys.stderr.write(f"hill: test: {warning}\n")
@@ -154,8 +165,16 @@ def train(
                     "the dev set also selected the epoch, thresholds and calibration; expect slightly lower scores on "
                     "new data"
                 )
+            if tracker:
+                print(f"logged to {tracker.place}")
+                if tracker.problem:
+                    sys.stderr.write(f"hill: --track {track}: {tracker.problem}\n")
             if "data" in documents and "test" in documents:
-                print(f"{len(documents['test']):,} documents were held out as test: hill evaluate {out} {data}")
+                command = ["hill", "evaluate", str(out), str(data)]
+                command += ["--text-column", text_column] if text_column != "text" else []
+                command += [word for column in labels_column or () for word in ("--labels-column", column)]
+                command += ["--separator", separator] if separator else []
+                print(f"{counted(len(documents['test']), 'document')} held out as test: {shlex.join(command)}")
             print(f'saved to {out}; try: hill predict {out} "a text"')
     context.close()
 

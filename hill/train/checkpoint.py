@@ -22,7 +22,7 @@ from torch import Tensor
 
 from hill.data import Documents
 from hill.encoders.lora import merge_adapters
-from hill.errors import CheckpointError, HillError, need
+from hill.errors import CheckpointError, HillError
 from hill.io import (
     CHECKSUMS,
     COMMIT,
@@ -68,18 +68,16 @@ def run(
     out: Path,
     facts: dict[str, Any],
     resume: bool = False,
-    tensorboard: bool = False,
 ) -> Iterator[TrainingEvent]:
     """Train, and finally restore the weights of the best epoch; `facts` must not change when a training is resumed."""
     context = session.context
     context.check_same(facts)
     checkpoints = Checkpoints(out / FOLDER, facts)
-    board = need("torch.utils.tensorboard", "track", "--tensorboard") if tensorboard else None
     with context.lock(out), context.report_lost_rank():
         if context.is_main:  # a state has the weights, the weights of the best epoch, and Adam's two moments
             size = sum((4 if weight.requires_grad else 2) * weight.nbytes for weight in session.model.parameters())
             check_space(out, size, "a checkpoint")
-        log = Log(out / "log.jsonl", board) if context.is_main else None
+        log = Log(out / "log.jsonl") if context.is_main else None
         if resume and checkpoints.resume(session):
             if log:
                 log.write({"resumed": session.progress.step, "ranks": context.world_size})
@@ -137,9 +135,11 @@ class StopSignal:
 # Checkpoints
 
 
-def training_facts(model: str, settings: Groups, taxonomy: Taxonomy, splits: Mapping[str, Documents]) -> dict[str, Any]:
-    """What must not change when a training is resumed: model, settings, and hashes of taxonomy and documents."""
-    facts: dict[str, Any] = {"model": model, "settings": settings, "taxonomy": taxonomy.sha256()}
+def training_facts(
+    model: str, preset: str, settings: Groups, taxonomy: Taxonomy, splits: Mapping[str, Documents]
+) -> dict[str, Any]:
+    """What must not change when a training is resumed: model, preset, settings, hashes of taxonomy and documents."""
+    facts: dict[str, Any] = {"model": model, "preset": preset, "settings": settings, "taxonomy": taxonomy.sha256()}
     for split, documents in splits.items():
         facts |= {f"number of documents of {split}": len(documents)}
         facts |= {f"{part} of {split}": value for part, value in documents.hashes().items()}
@@ -256,7 +256,7 @@ class Checkpoints:
                 self.damaged = self.damaged or str(error)
                 continue
             state = read_json(folder / "state.json")
-            self._check_facts(state["facts"], folder)
+            _check_same(folder, state["facts"], self._facts)
             tensors = {name: read_tensors(folder / f"{name}.safetensors") for name in PARTS}
             self._best, self._latest = tensors.pop("best"), folder.name
             return state["progress"], tensors
@@ -264,19 +264,23 @@ class Checkpoints:
             raise CheckpointError(f"{self.damaged}; no checkpoint is intact: remove '{self._folder}' to start over")
         return None
 
-    def _check_facts(self, saved: dict[str, Any], folder: Path) -> None:
-        """Raise if a state belongs to another training, and name the differences."""
-        if isinstance(saved.get("settings"), dict):
-            saved = saved | {"settings": upgrade_settings(self._facts["model"], saved["settings"], folder, resume=True)}
-        if differences := list(_differences(saved, self._facts)):
-            shown = "; ".join(differences[:MAX_DIFFERENCES]) + ("; …" if len(differences) > MAX_DIFFERENCES else "")
-            raise _cannot_resume(folder.parent.parent, shown)
+
+def _check_same(state: Path, saved: dict[str, Any], facts: dict[str, Any]) -> None:
+    """Raise if a state belongs to another training, and name the differences."""
+    if isinstance(saved.get("settings"), dict) and "settings" in facts:
+        saved = saved | {"settings": upgrade_settings(facts["model"], saved["settings"], state, resume=True)}
+    if differences := list(_differences(saved, facts)):
+        shown = "; ".join(differences[:MAX_DIFFERENCES]) + ("; …" if len(differences) > MAX_DIFFERENCES else "")
+        raise CheckpointError(
+            f"this training cannot resume '{state.parent.parent}': {shown}. Use the same settings and data, or choose "
+            "another --out"
+        )
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
     """Describe each difference between the facts of two trainings."""
     for key, value in now.items():
-        old = before.get(key)
+        old = before.get(key, value if key == "preset" else None)  # older checkpoints do not name their preset
         if key == "settings":
             old_groups = old if isinstance(old, dict) else {}
             for group, settings in value.items():
@@ -354,26 +358,31 @@ def remove_training(out: Path) -> None:
         (out / TRAINING).unlink()
 
 
-def saved_settings(out: Path, model: str) -> Groups | None:
-    """The settings of the latest checkpoint in this folder, if there is one; raises if it is of another model."""
+def saved_settings(out: Path, model: str, preset: str) -> Groups | None:
+    """The settings of the latest checkpoint in this folder, if any; raises if its model or preset is another one."""
+    if (latest := _latest_facts(out)) is None:
+        return None
+    state, facts = latest
+    _check_same(state, facts, {"model": model, "preset": preset})
+    return by_group(facts["settings"])
+
+
+def check_resume(out: Path, facts: dict[str, Any]) -> None:
+    """Raise if the latest checkpoint in this folder belongs to another training, before anything slow is done."""
+    if latest := _latest_facts(out):
+        _check_same(*latest, facts)
+
+
+def _latest_facts(out: Path) -> tuple[Path, dict[str, Any]] | None:
+    """The latest readable state in this folder and its facts, if there is one."""
     for state in _states(out / FOLDER):
         if has_state(state):
             with suppress(CheckpointError, LookupError, TypeError):
                 finish_save(state)
                 facts = read_json(state / "state.json")["facts"]
-                settings, saved_model = by_group(facts["settings"]), facts["model"]
-                break
-    else:
-        return None
-    if saved_model != model:
-        raise _cannot_resume(out, f"the model is '{model}' and was {saved_model!r:.100}")
-    return settings
-
-
-def _cannot_resume(out: Path, reason: str) -> CheckpointError:
-    return CheckpointError(
-        f"this training cannot resume '{out}': {reason}. Use the same settings and data, or choose another --out"
-    )
+                by_group(facts["settings"])
+                return state, facts | {"model": facts["model"]}
+    return None
 
 
 def _states(folder: Path) -> list[Path]:
@@ -391,12 +400,11 @@ def has_state(folder: Path) -> bool:
 
 
 class Log:
-    """The log of a training: one JSON object per line, and TensorBoard if requested."""
+    """The log of a training: one JSON object per line."""
 
-    def __init__(self, file: Path, tensorboard: Any = None) -> None:
+    def __init__(self, file: Path) -> None:
         self._file = file
         self._start = time.monotonic()
-        self._board = tensorboard.SummaryWriter(str(file.parent / "tensorboard")) if tensorboard else None
         if file.exists():
             content = file.read_bytes()
             if content and not content.startswith(b'{"seconds": '):
@@ -409,14 +417,12 @@ class Log:
         if isinstance(event, Epoch):
             values = {key: value for key, value in event.metrics.items() if key != "levels"}
             self.write({"epoch": event.epoch, "improved": event.improved, "dev": values})
-            self._add_scalars({f"dev/{key}": value for key, value in values.items()}, event.epoch)
         elif isinstance(event, Finished):
             self.write({"stopped": event.epoch, "best_epoch": event.best_epoch, "reason": event.reason})
         elif event.step % LOG_STEPS == 0:
             losses = {"loss": event.loss.item()} | {name: part.item() for name, part in event.parts.items()}
             skipped = {"skipped": event.skipped} if event.skipped else {}
             self.write({"step": event.step, "epoch": event.epoch, "rate": event.rate, **losses, **skipped})
-            self._add_scalars({f"train/{key}": value for key, value in losses.items()}, event.step)
 
     def write(self, values: dict[str, Any]) -> None:
         """Append one line."""
@@ -426,8 +432,3 @@ class Log:
                 file.write(line)
         except OSError as error:
             raise CheckpointError(cannot_write(self._file, error)) from None
-
-    def _add_scalars(self, values: dict[str, float], step: int) -> None:
-        if self._board:
-            for name, value in values.items():
-                self._board.add_scalar(name, value, step)

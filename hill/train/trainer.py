@@ -31,6 +31,7 @@ from hill.errors import ConfigError, HillError
 from hill.metrics import Scorer
 from hill.models import HTCModel
 from hill.models.inference import BATCH_SIZE, Inference
+from hill.settings import Groups
 from hill.sparse import Matrix
 from hill.taxonomy import Taxonomy
 from hill.train.config import TrainConfig
@@ -66,6 +67,13 @@ class Notice:
     """A sentence for the user, such as the settings that were chosen."""
 
     text: str
+
+
+@dataclass(frozen=True)
+class Started(Notice):
+    """A training starts; the sentence says what is trained and on what. Its settings are final."""
+
+    settings: Groups
 
 
 @dataclass(frozen=True)

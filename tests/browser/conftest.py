@@ -72,8 +72,11 @@ def servers(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     small = [models.folders[name] for name in ("animals", "fewer", "hostile")]
     logs = [tmp_path_factory.mktemp("logs") / name for name in ("small", "large")]
     with ExitStack() as stack:
-        started = [_start(stack, small, "", logs[0]), _start(stack, [models.folders["large"]], KEY, logs[1])]
-        yield list(map(_address, started, logs))
+        started = [
+            start_server(stack, small, "", logs[0]),
+            start_server(stack, [models.folders["large"]], KEY, logs[1]),
+        ]
+        yield list(map(server_address, started, logs))
         for process in started:
             process.terminate()
 
@@ -90,7 +93,7 @@ def large(servers: list[str]) -> str:
     return servers[1]
 
 
-def _start(
+def start_server(
     stack: ExitStack, folders: list[Path], key: str, log: Path, options: Sequence[str] = ()
 ) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "hill", "serve", *map(str, folders), "--port", "0", *options]
@@ -110,16 +113,16 @@ def reviews(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             lines[0] |= {"text": f"{IMAGE} wing", "labels": ["fo"]}
             (folder / "queue.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
             options = ("--review", str(folder / "queue.jsonl"))
-            started.append(_start(stack, [models.folders["animals"]], "", folder / "log", options))
+            started.append(start_server(stack, [models.folders["animals"]], "", folder / "log", options))
         yield [
-            (_address(process, folder / "log"), folder / "answers.sqlite")
+            (server_address(process, folder / "log"), folder / "answers.sqlite")
             for process, folder in zip(started, folders, strict=True)
         ]
         for process in started:
             process.terminate()
 
 
-def _address(process: subprocess.Popen[bytes], log: Path) -> str:
+def server_address(process: subprocess.Popen[bytes], log: Path) -> str:
     """The address of a server, from the first line of its log."""
     for _ in range(1200):
         assert process.poll() is None, "hill serve ended before it was ready"

@@ -179,3 +179,12 @@ def test_unusual_files(page: Page) -> None:
         upload(page, "x.csv", content)
         expect(page.locator("#file-note")).to_contain_text(words)
     expect(page.locator("#preview")).to_have_text("caf\u00e9")
+
+
+def test_a_column_without_a_known_name_is_found_by_its_length(page: Page) -> None:
+    for content, column in {
+        b"id,note,kind\n1001,Asthma since childhood,a\n1002,Type 1 diabetes,b\n": "note",
+        b"abstract,remarks\nshort,a remark that is much longer\n": "abstract",
+    }.items():
+        upload(page, "x.csv", content)
+        expect(page.locator("#column option:checked")).to_have_text(column)

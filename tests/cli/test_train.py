@@ -1,6 +1,7 @@
 """`hill train`, `evaluate`, `predict` and `data prepare` as a user runs them."""
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -81,7 +82,7 @@ def test_a_file_without_splits_is_tested_on_documents_that_were_held_out(folder:
     data.write_text("".join(json.dumps(record) + "\n" for record in records))
     options = ["--taxonomy", folder / "taxonomy.json", "--model", "linear"]
     result = hill("train", data, *options, "--out", tmp_path / "model")
-    assert result.returncode == 0 and "8 documents were held out as test: hill evaluate" in result.stdout
+    assert result.returncode == 0 and "8 documents held out as test: hill evaluate" in result.stdout
     record = json.loads((tmp_path / "model" / "training.json").read_text())
     assert {name: split["documents"] for name, split in record["splits"].items()} == {"train": 67, "dev": 7, "test": 8}
     trained = json.loads((tmp_path / "model" / "metrics.json").read_text())
@@ -102,6 +103,19 @@ def test_a_file_without_splits_is_tested_on_documents_that_were_held_out(folder:
     evaluated = hill("evaluate", tmp_path / "all", data, "--json")
     assert json.loads(evaluated.stdout)["documents"] == 82
     assert "82 of 82 documents were in the training data; their scores say little" in evaluated.stderr
+
+
+def test_the_printed_command_evaluates_a_table_with_other_columns(folder: Path, tmp_path: Path) -> None:
+    rows = [f"{text} x{i},{labels[0]}" for i, (text, labels) in enumerate(zip(*toy_documents(40, 5), strict=True))]
+    data = tmp_path / "my notes.csv"
+    data.write_text("\n".join(["Note,kind", *rows]))
+    options = ["--taxonomy", folder / "taxonomy.json", "--model", "linear", "--out", tmp_path / "model"]
+    result = hill("train", data, *options, "--text-column", "Note", "--labels-column", "kind", "--separator", ";")
+    (line,) = (line for line in result.stdout.splitlines() if "4 documents held out as test: " in line)
+    name, *words = shlex.split(line.partition("test: ")[2])
+    assert name == "hill" and str(data) in words
+    evaluated = hill(*words, "--json")
+    assert evaluated.returncode == 0 and json.loads(evaluated.stdout)["documents"] == 4, evaluated.stderr
 
 
 def test_evaluate(folder: Path) -> None:

@@ -21,13 +21,13 @@ from hill.data import Documents
 from hill.data.batches import padded_length, reading_order, training_order
 from hill.data.documents import label_documents
 from hill.errors import CheckpointError, DataError
-from hill.io import TRAINING, mark_training, save_folder
+from hill.io import TRAINING, mark_training, save_folder, sha256, write_json
 from hill.models.inference import read_tensors
 from hill.taxonomy import Taxonomy
 from hill.train import Epoch, Step, TrainConfig, head_start
 from hill.train.checkpoint import check_output_folder
 from hill.train.progress import TrainingProgress
-from hill.train.trainer import Finished, Notice, TimeLimit, make_optimiser, set_rates
+from hill.train.trainer import Finished, Notice, Resumed, TimeLimit, make_optimiser, set_rates
 from tests.conftest import animals_taxonomy, toy_documents
 from tests.forks import start
 from tests.made import make_model
@@ -135,6 +135,15 @@ def test_resuming_with_other_settings_or_data_is_refused(tiny_encoder: Path, ani
     other = HillClassifier(animals, "flat", {"model": {"encoder": str(tiny_encoder)}}, preset=None)
     with pytest.raises(CheckpointError, match=r"cannot resume '.*': the model is 'flat' and was 'hill'\. Use the same"):
         list(other.training(data, out, resume=True))
+    for preset in ("auto", "paper"):  # its settings are not chosen again, but it is not ignored either
+        other = HillClassifier(animals, "hill", classifier(animals, tiny_encoder).settings(), preset)
+        message = rf"cannot resume '.*': the preset is '{preset}' and was 'none'\. Use the same settings"
+        with pytest.raises(CheckpointError, match=message):
+            next(other.training(data, out, resume=True))
+    with pytest.raises(
+        CheckpointError, match=r"train.ensemble is True and was False\. Use"
+    ):  # before anything is fitted
+        next(classifier(animals, tiny_encoder, ensemble=True).training(data, out, resume=True))
     refused("the number of documents of train is 24 and was 48; ", data | {"train": data["dev"]})
     refused("the ids of train changed; the texts of train changed; ", data | {"train": train.take(order[::-1])})
     refused(r"the labels of train changed\.", data | {"train": replace(train, labels=train.labels[order[::-1]])})
@@ -145,6 +154,22 @@ def test_resuming_with_other_settings_or_data_is_refused(tiny_encoder: Path, ani
         damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
     with pytest.raises(CheckpointError, match=r"weights.safetensors' is damaged"):
         list(classifier(animals, tiny_encoder).training(toy_data(animals), out, resume=True))
+
+
+def test_a_checkpoint_that_does_not_name_its_preset_is_resumed(
+    tiny_encoder: Path, animals: Taxonomy, tmp_path: Path
+) -> None:
+    for event in classifier(animals, tiny_encoder).training(toy_data(animals), tmp_path):
+        if isinstance(event, Epoch):
+            break
+    for state in (tmp_path / "checkpoints").glob("state-*"):
+        document = json.loads((state / "state.json").read_text())
+        assert document["facts"].pop("preset") == "none"
+        write_json(state / "state.json", document)
+        sums = json.loads((state / "files.json").read_text())
+        write_json(state / "files.json", sums | {"state.json": sha256(state / "state.json")})
+    events = list(classifier(animals, tiny_encoder).training(toy_data(animals), tmp_path, resume=True))
+    assert any(isinstance(event, Resumed) for event in events)
 
 
 def test_a_training_stopped_before_its_last_score_has_no_steps_left(

@@ -47,7 +47,7 @@ export class Controls {
   showModel(info) {
     this.info = info;
     const selected = this.strategy.value;
-    const standard = [["", `${info.strategy} (default of the model)`]];
+    const standard = [["", `${info.strategy} (default)`]];
     fill(this.strategy, [...standard, ...info.strategies.filter((name) => name !== "auto").map((name) => [name, name])]);
     this.strategy.value = info.strategies.includes(selected) ? selected : "";
     if (!this.customThreshold) this.reset();

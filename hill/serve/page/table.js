@@ -4,6 +4,7 @@ import { ApiError, post } from "./api.js";
 import { decode, guess, harmless, parse, write } from "./csv.js";
 import { announce, count, el, find, pause, plural, points } from "./dom.js";
 
+const LOOK_ROWS = 100;
 const PREVIEW = 3;
 const BATCH_ROWS = 32;
 const BATCH_CHARACTERS = 200_000;
@@ -43,9 +44,16 @@ export class Table {
   showColumns() {
     this.column.replaceChildren(...this.header.map((name, index) => el("option", { value: index }, name || `column ${index + 1}`)));
     const names = this.header.map((name) => name.trim().toLowerCase());
-    this.column.value = Math.max(0, ...TEXT_COLUMNS.map((name) => names.indexOf(name)).filter((index) => index >= 0).slice(0, 1));
+    const known = TEXT_COLUMNS.map((name) => names.indexOf(name)).find((index) => index >= 0);
+    this.column.value = known ?? this.longestColumn();
     find("column-part").hidden = false;
     this.preview();
+  }
+
+  // The column with the most text in the first rows: without a known name, it is most probably the one with the texts.
+  longestColumn() {
+    const lengths = this.header.map((_, index) => this.rows.slice(0, LOOK_ROWS).reduce((sum, row) => sum + (row[index] ?? "").length, 0));
+    return lengths.indexOf(Math.max(...lengths));
   }
 
   texts() {
