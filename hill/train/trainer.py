@@ -143,8 +143,9 @@ def train(session: Session, data: Split, dev: Split | None, taxonomy: Taxonomy) 
     total = config.steps or config.epochs * per_epoch
     n_epochs = math.ceil(total / per_epoch)
     interval = math.ceil(n_epochs / config.evaluations) if config.evaluations else 1
+    patience = max(config.patience, interval)  # an epoch whose dev is not scored cannot be the best one
     is_last = progress.step >= total
-    while (not is_last or progress.position) and progress.epoch - progress.best_epoch < config.patience:
+    while (not is_last or progress.position) and progress.epoch - progress.best_epoch < patience:
         model.train()
         batches = training_order(len(data), config.batch_size, config.seed, progress.epoch)
         # A training that was killed after its last step, but before dev was scored, has no steps left.
