@@ -230,6 +230,102 @@ def draw_curves(file: Path) -> None:
     figure.savefig(file, dpi=110)
 
 
+# Other programs beside hill
+
+PEER_RUNS = "benchmarks/results/peers.jsonl"
+PEERS = {
+    "hill-auto": "hill, preset auto",
+    "hill-fast": "hill, preset fast",
+    "hill-linear": "hill, model linear",
+    "tfidf-svm": "scikit-learn: TF-IDF + LinearSVC",
+    "tfidf-logreg": "scikit-learn: TF-IDF + logistic regression",
+    "hiclass": "HiClass, local classifiers",
+    "omikuji-parabel": "omikuji, Parabel",
+    "omikuji-bonsai": "omikuji, Bonsai",
+    "fasttext": "fastText",
+    "vectors-logreg": "sentence-transformers + logistic regression",
+    "vectors-knn": "sentence-transformers + k-NN",
+    "vectors-mlp": "sentence-transformers + MLP",
+    "setfit": "SetFit",
+    "trainer": "Hugging Face Trainer, flat head",
+}
+NO_PEER_RUNS = "There are no results yet."
+DEVICES = {"cpu": "2 cores", "cuda": "GPU"}
+
+
+def peer_runs() -> dict[tuple[str, str, int, str], dict[str, Any]]:
+    """The last run of each peer of benchmarks/peers by data set, peer, documents (0: all) and device."""
+    file = ROOT / PEER_RUNS
+    runs = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return {(run["data"], run["peer"], run["size"], run["on"]): run for run in runs}
+
+
+def peer_tables() -> str:
+    """One table per data set: every peer with 2,000 and with all documents, the best micro F1 first."""
+    tables, runs = [], peer_runs()
+    for data, title in DATA_SETS.items():
+        found = [run for (of_data, *_), run in runs.items() if of_data == data]
+        found.sort(key=lambda run: (run["size"] or 10**9, -run.get("test", {}).get("micro_f1", -1.0)))
+        head = [f"{title}, test", "documents", "on", "micro F1", "macro F1", "hierarchical F1", "violations"]
+        head += ["training", "with grid", "predictions per second", "memory (GPU)", "model"]
+        if found:
+            tables.append(table(head, [peer_row(run) for run in found]))
+    return "\n\n".join(tables) or NO_PEER_RUNS
+
+
+def peer_row(run: dict[str, Any]) -> list[str]:
+    """The cells of a run; one that was stopped or failed says so."""
+    name, on = PEERS[run["peer"]], DEVICES[run["on"]]
+    if "test" not in run:
+        reason = f"stopped after {run['limit']:.0f} s" if "limit" in run else "failed"
+        return [name, f"{run['size']:,}" if run["size"] else "all", on, reason, *[""] * 8]
+    test, memory = run["test"], run["mib"]
+    shares = [f"{100 * test[measure]:.1f}" for measure in QUALITY]
+    gpu = f" ({memory['gpu']:,})" if "gpu" in memory else ""
+    return [
+        name,
+        f"{run['documents']:,}",
+        on,
+        *shares,
+        f"{100 * test['violations']:.1f} %",
+        f"{run['seconds']:,.0f} s",
+        f"{run['seconds_with_grid']:,.0f} s",
+        f"{run['documents_per_second']:,.0f}",
+        f"{memory['process']:,}{gpu} MiB",
+        f"{run['model_mib']:,.0f} MiB",
+    ]
+
+
+def draw_peers(folder: Path) -> None:
+    """Draw quality against training time, and quality by number of documents."""
+    from matplotlib import pyplot
+
+    scored = {key: run for key, run in peer_runs().items() if "test" in run}
+    styles = {peer: (f"C{number % 10}", "oPsD"[number // 10 * 2 + number % 2]) for number, peer in enumerate(PEERS)}
+    for name, x in (("peers-time", "seconds"), ("peers-documents", "documents")):
+        figure, axes = pyplot.subplots(1, 4, figsize=(14, 5), layout="constrained")
+        for axis, (data, title) in zip(axes, DATA_SETS.items(), strict=True):
+            for peer, (colour, marker) in styles.items():
+                runs = [run for (of_data, of_peer, *_), run in scored.items() if (of_data, of_peer) == (data, peer)]
+                for on, fill in (("cpu", "none"), ("cuda", colour)):
+                    own = [run for run in runs if run["on"] == on and (x == "documents" or not run["size"])]
+                    points = sorted((run[x], 100 * run["test"]["micro_f1"]) for run in own)
+                    axis.plot(
+                        *([point[of] for point in points] for of in (0, 1)),
+                        color=colour,
+                        marker=marker,
+                        markerfacecolor=fill,
+                        linewidth=1,
+                        label=f"{PEERS[peer]} ({DEVICES[on]})" if points else None,
+                    )
+            axis.set(xscale="log", title=title, xlabel="training seconds" if x == "seconds" else "training documents")
+            axis.grid(alpha=0.3)
+        axes[0].set_ylabel("micro F1")
+        entries = {label: line for axis in axes for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+        figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=4, fontsize="small")
+        figure.savefig(folder / f"{name}.png", dpi=110)
+
+
 # Few or no labels
 
 FEW = "experiments/results/loop"
@@ -375,6 +471,7 @@ PAGES = {
     "README.md": small_table,
     "docs/results.md": all_tables,
     "docs/presets.md": curves,
+    "docs/peers.md": peer_tables,
     "docs/start.md": few_labels,
     "docs/taxonomies.md": later_documents,
 }
@@ -384,4 +481,7 @@ if __name__ == "__main__":
         page = ROOT / name
         page.write_text(filled(page.read_text(), make()))
     draw_curves(ROOT / "docs" / "img" / "learning-curves.png")
+    if peer_runs():
+        draw_peers(ROOT / "docs" / "img")
+
     draw_few_labels(ROOT / "docs" / "img" / "few-labels.svg")

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from hill.card import TRAINING_FILE, ModelFacts, describe_training, make_card, public_settings
 from hill.data import Documents, read_data
-from hill.data.documents import as_list, check_label_sets, check_texts, label_documents
+from hill.data.documents import as_list, check_label_sets, check_texts, describe_labels, join_splits, label_documents
 from hill.data.seen import SEEN_FILE, Hashes, read_seen, seen_document, text_hashes
 from hill.data.tokens import Tokens, cached_tokens, join_tokens, tokenize
 from hill.data.windows import score_windows
@@ -93,6 +93,8 @@ class DataConfig:
     """Dev documents that are used at most, a random sample; 0: all."""
     test_share: float = 0.1
     """`hill train` with a single file without splits: share of its documents that is held out as test; 0 for none."""
+    descriptions: bool = False
+    """Whether names of labels, and sentences of their descriptions, are further training documents."""
     windows: int = 0
     """Prediction: maximum number of windows per long text; 0 to truncate it. Training reads the first window."""
 
@@ -302,6 +304,10 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
                 "at least ten per label"
             )
         yield from map(Notice, notices)
+        given = known
+        if self.data_config.descriptions:
+            labels = describe_labels(self.taxonomy, [known, dev, *filter(None, [data.get("test")])])
+            train, known = (join_splits({"train": each, "labels": labels}) for each in (train, known))
         config, member, reserved = self.train_config, None, 0.0
         limit = 60 * config.minutes
         if config.ensemble:
@@ -340,7 +346,7 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
             members += started.members
             prior = self._start_mixture(started, len(members))
         self._tune_on_dev(dev, dev_split, members, prior)
-        described = {"train": known, "dev": dev} | ({"test": data["test"]} if data.get("test") else {})
+        described = {"train": given, "dev": dev} | ({"test": data["test"]} if data.get("test") else {})
         self.training_record = describe_training(described, held_out="dev" not in data) | {
             "dev": {name: value for name, value in self.metrics.items() if name != "levels"},
             "epochs": session.progress.history,

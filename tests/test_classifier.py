@@ -11,13 +11,14 @@ import torch
 
 from hill.bulk import predict_file
 from hill.classifier import HillClassifier
-from hill.data import read_data
+from hill.data import Documents, read_data
 from hill.data.documents import label_documents
 from hill.data.seen import text_hashes
 from hill.data.tokens import tokenize
 from hill.encoders.transformer import PACKAGED_ENCODERS, load_pretrained
 from hill.errors import CheckpointError, ConfigError, DataError, HillError
 from hill.io import CHECKSUMS
+from hill.models.base import COUNTS_FILE
 from hill.models.inference import Inference
 from hill.taxonomy import Label, Taxonomy, write_taxonomy
 from tests.conftest import animals_taxonomy, toy_documents
@@ -407,3 +408,21 @@ def test_a_training_that_is_refused_for_its_device_leaves_no_folder(tmp_path: Pa
     with pytest.raises(ConfigError, match="the device is 'meta'"):
         classifier.fit(*toy_documents(20, 1), out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_descriptions_of_labels_are_training_documents_unless_another_split_has_them(tmp_path: Path) -> None:
+    told = "echo sounder with leather skin stretched wide"
+    taxonomy = Taxonomy([Label("bat", "Bats", description=told), Label("dog", "Dogs"), Label("cat", "Cats")])
+    texts, labels = ["paw and bone", "milk and whiskers", "bone", "milk"] * 5, ["dog", "cat", "dog", "cat"] * 5
+    train, dev = (label_documents(each, labels[: len(each)], taxonomy) for each in (texts, texts[:4]))
+
+    def counts(**splits: Documents) -> list[int]:
+        """The training documents of each label."""
+        classifier = HillClassifier(taxonomy, "linear", {"data": {"descriptions": True}}, preset=None)
+        for _ in classifier.training({"train": train, **splits}, tmp_path / str(len(splits))):
+            pass
+        assert classifier.training_record["splits"]["train"]["documents"] == len(train)
+        return list(classifier.stored.model.assets[COUNTS_FILE])
+
+    held_out = label_documents([told.upper()], ["bat"], taxonomy)
+    assert counts(dev=dev) == [2, 11, 11] and counts(dev=dev, test=held_out) == [1, 11, 11]

@@ -32,7 +32,7 @@ from hill.train.trainer import Notice, StageProgress, Step
 from tests.command import hill
 from tests.conftest import animals_taxonomy, toy_documents
 
-WOS = Facts(5_468, 141, 1.0, 200.0, has_names=True, layers=6, width=384, device="cuda")
+WOS = Facts(5_468, 141, 1.0, 200.0, has_names=True, label_texts=141, layers=6, width=384, device="cuda")
 FIELDS = {"loss", "classifier", "contrast", "name_weight", "leaf_units", "height"}
 
 
@@ -44,7 +44,7 @@ def test_the_facts_of_documents() -> None:
     taxonomy = animals_taxonomy()
     documents = label_documents(["one two", "three", "four five six"], [["bat"], ["p", "fo"], ["m"]], taxonomy)
     facts = describe(documents, taxonomy, (2, 16), "cpu")
-    assert facts == Facts(3, 7, pytest.approx(4 / 3), 2.0, True, 2, 16, "cpu")
+    assert facts == Facts(3, 7, pytest.approx(4 / 3), 2.0, True, 7, 2, 16, "cpu")
     bare = Taxonomy([Label("X1", "x1"), Label("Y", "Y")])
     assert not describe(label_documents(["a"], [["Y"]], bare), bare, (2, 16), "cpu").has_names
 
@@ -56,7 +56,7 @@ def test_the_loss_follows_the_paths_per_document() -> None:
 
 
 def test_a_training_that_continues_reads_its_documents_once_with_low_rates() -> None:
-    once, new = (chosen(replace(WOS, documents=640, continued=each))["train"] for each in (True, False))
+    once, new = (chosen(replace(WOS, documents=640, label_texts=0, continued=each))["train"] for each in (True, False))
     assert (once["steps"], once["evaluations"]) == (640 // once["batch_size"], 1) and new["steps"] > once["steps"]
     assert all(once[name] == WARM_RATE * new[name] for name in ("encoder_lr", "lr", "classifier_lr"))
 
@@ -75,6 +75,19 @@ def test_what_has_weights_per_label_is_left_out_with_many_labels() -> None:
     assert many["name_weight"] == 0 and many["leaf_units"] == 0
     assert chosen(replace(WOS, paths=3.0))["model"]["leaf_units"] == 128
     assert chosen(replace(WOS, has_names=False))["model"]["name_weight"] == 0
+
+
+def test_names_and_descriptions_of_labels_are_training_documents() -> None:
+    assert chosen(WOS)["data"]["descriptions"] and chosen(replace(WOS, layers=0))["data"]["descriptions"]
+    assert not chosen(replace(WOS, has_names=False))["data"]["descriptions"]
+    assert not chosen(replace(WOS, labels=98_505))["data"]["descriptions"]
+    for layers in (0, 6):
+        assert not chosen(replace(WOS, layers=layers), preset="paper")["data"].get("descriptions")
+    few, many = replace(WOS, documents=500), replace(WOS, documents=500, label_texts=8_000)
+    assert chosen(many)["train"]["steps"] > chosen(few)["train"]["steps"]  # they count as documents
+    sentence = "names and descriptions of labels as 141 more documents"
+    assert sentence in choose("auto", WOS, FIELDS, {}).reasons[0]
+    assert sentence not in choose("auto", WOS, FIELDS, {"data": {"descriptions": False}}).reasons[0]
 
 
 def test_very_many_labels_start_from_centroids() -> None:
@@ -96,7 +109,7 @@ def test_rates_follow_the_width_of_the_encoder() -> None:
 
 def test_steps_grow_with_documents_and_labels_up_to_twenty_epochs() -> None:
     def steps(documents: int, labels: int) -> int:
-        train = chosen(replace(WOS, documents=documents, labels=labels))["train"]
+        train = chosen(replace(WOS, documents=documents, labels=labels, label_texts=0))["train"]
         return int(train["steps"] * train["batch_size"])
 
     assert steps(100_000, 141) > steps(10_000, 141) and steps(10_000, 900) > steps(10_000, 141)
@@ -130,7 +143,7 @@ def test_the_preset_paper_is_the_released_code() -> None:
 def test_settings_that_a_model_lacks_are_left_out_and_models_on_words_need_none() -> None:
     assert chosen(WOS)["model"].keys() <= FIELDS
     assert choose("auto", WOS, {"loss"}, {}).settings["model"] == {"loss": "zlpr"}
-    assert choose("auto", replace(WOS, layers=0), FIELDS, {}).settings == {}
+    assert choose("auto", replace(WOS, layers=0), FIELDS, {}).settings == {"data": {"descriptions": True}}
     assert choose("none", WOS, FIELDS, {}).settings == {}
 
 
@@ -447,7 +460,7 @@ def test_a_frozen_encoder_is_read_once_and_predicts_as_it_was_trained(
         classifier = HillClassifier(taxonomy, settings=settings, preset="fast")
         events = list(classifier.training(data, tmp_path / out))
         encoded = [event.done for event in events if isinstance(event, StageProgress) and event.stage == "encoding"]
-        assert encoded[-1] == 80 and sum(isinstance(event, Step) for event in events) == 40
+        assert encoded[-1] == 60 + 20 + len(taxonomy) and sum(isinstance(event, Step) for event in events) == 40
         return classifier
 
     first = trained("first")

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import reprlib
 from collections.abc import Iterable, Mapping, MappingView, Sequence, Set
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from hill.data.readers import (
     raise_error,
     read_records,
 )
-from hill.data.seen import text_hashes
+from hill.data.seen import are_seen, text_hashes
 from hill.errors import ConfigError, DataError
 from hill.io import is_utf8
 from hill.taxonomy import Taxonomy
@@ -33,6 +34,9 @@ from hill.types import IntArray
 
 SEPARATORS = ("|", ";", ",")
 """Separators between labels in one string, in the order in which they are tried."""
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?![a-z])")
+MIN_WORDS = 5
+"""Words that a sentence of a description needs to become a document."""
 LABEL_AS_STRING = "each a string: the id, the name or the path of a label"
 
 
@@ -150,6 +154,20 @@ def label_documents(texts: Iterable[str], labels: Iterable[str | Iterable[str]],
         for i, (text, label_set) in enumerate(zip(texts, label_sets, strict=True))
     )
     return _collect(records, taxonomy)
+
+
+def describe_labels(taxonomy: Taxonomy, splits: Iterable[Documents] = ()) -> Documents:
+    """Texts that the taxonomy has about its labels as documents: their names, and the sentences of descriptions.
+
+    Each has its label and the ancestors. Sentences of fewer than five words are left out, and texts of these splits.
+    """
+    texts, labels = [], []
+    for label in taxonomy:
+        sentences = [part for part in SENTENCE_END.split(label.description) if len(part.split()) >= MIN_WORDS]
+        texts += [label.name, *sentences]
+        labels += [[label.id]] * (1 + len(sentences))
+    known = np.unique(text_hashes(text for documents in splits for text in documents.texts))
+    return label_documents(texts, labels, taxonomy).take(np.flatnonzero(~are_seen(texts, known)))
 
 
 def _collect(records: Iterable[Record], taxonomy: Taxonomy) -> Documents:

@@ -26,7 +26,7 @@ from hill.models.base import (
     total,
 )
 from hill.models.layers import LabelGCN, TreeLSTM, attend, mean_state
-from hill.settings import check_one_of, within
+from hill.settings import check_at_least, check_one_of, within
 from hill.taxonomy import Taxonomy
 from hill.types import Batch, Output
 
@@ -108,9 +108,12 @@ class HTCInfoMaxConfig(FamilyConfig):
     """rcnn: width of the GRU, each direction."""
     readout_dropout: float = 0.1
     """Dropout on the label vectors before the graph encoder; the released code has 0.5."""
+    information: float = 1.0
+    """Weight of the two losses of mutual information; 1 as in the paper."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_at_least(self.information, 0, "model.information")
         check_one_of(self.structure, STRUCTURES, "model.structure")
         within(self.readout_dropout, 0, 1, "model.readout_dropout")
 
@@ -168,6 +171,6 @@ class HTCInfoMax(HTCModel):
         text = mean_state(states, mask).mean(dim=0)  # (S)
         weight = (self.weigh_text(text) + self.weigh_labels(vectors.flatten()))[0].float().sigmoid()
         return {
-            "pairs": weight * pair_loss(self.pairs, mean, states, mask),
-            "prior": (1 - weight) * prior_loss(self.prior, vectors),
+            "pairs": self.config.information * weight * pair_loss(self.pairs, mean, states, mask),
+            "prior": self.config.information * (1 - weight) * prior_loss(self.prior, vectors),
         }

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hill.data import Documents, find_splits, read_data
-from hill.data.documents import label_documents
+from hill.data.documents import describe_labels, label_documents
 from hill.data.readers import read_fields
 from hill.errors import ConfigError, DataError
-from hill.taxonomy import Taxonomy
+from hill.taxonomy import Label, Taxonomy
 from tests.conftest import animals_taxonomy
 
 RECORDS: list[dict[str, Any]] = [
@@ -231,3 +231,19 @@ def test_no_text_is_in_both_parts_of_a_split(texts: list[str], share: float) -> 
 def test_a_document_alone_cannot_be_split() -> None:
     with pytest.raises(DataError, match="1 document cannot be split into train and dev"):
         documents_of(["a"]).split(0.5, seed=0)
+
+
+def test_names_and_sentences_of_descriptions_are_documents_of_their_label() -> None:
+    bats = "Mammals that can fly by night. Too short to count. "
+    bats += "They sleep with their heads down! Do they see at all, e.g. moths?"
+    taxonomy = Taxonomy([Label("m", "Mammals"), Label("bat", "Bats", ("m",), bats)])
+    documents = describe_labels(taxonomy)
+    sentences = [
+        "Mammals that can fly by night.",
+        "They sleep with their heads down!",
+        "Do they see at all, e.g. moths?",
+    ]
+    assert documents.texts == ["Mammals", "Bats", *sentences]
+    assert documents.labels.toarray().tolist() == [[True, False], *[[True, True]] * 4]
+    known = label_documents(["BATS", sentences[1]], ["m", "m"], taxonomy)
+    assert describe_labels(taxonomy, [known]).texts == ["Mammals", sentences[0], sentences[2]]
