@@ -84,7 +84,7 @@ SMALL = 4_000
 WARM_RATE = 0.25
 """Learning rates of a training that continues on new documents, and of one that starts from a cold start with few
 documents, relative to those of a new one."""
-FEW_PER_LABEL = 4
+FEW_PER_LABEL = 2
 """Documents per label up to which they are few."""
 MANY_LABELS_BATCH, MANY_LABELS_EPOCHS = 256, 2
 """Batches and epochs with more labels than `MANY_LABELS`."""

@@ -62,7 +62,7 @@ def test_a_training_that_continues_reads_its_documents_once_with_low_rates() -> 
 
 
 def test_rates_are_low_from_a_cold_start_with_few_documents_per_label() -> None:
-    few, more = 4 * WOS.labels, 4 * WOS.labels + 1
+    few, more = 2 * WOS.labels, 2 * WOS.labels + 1
     new, started, many = (
         chosen(replace(WOS, documents=documents, started=each))["train"]["encoder_lr"]
         for documents, each in ((few, False), (few, True), (more, True))

@@ -76,7 +76,9 @@ class Tfidf(Peer):
     @staticmethod
     def _vectors(name: str, train: Documents) -> Any:
         parts = vectorizers(name)
-        return parts, hstack([part.fit_transform(train.texts) for part in parts], format="csr")
+        vectors = hstack([part.fit_transform(train.texts) for part in parts], format="csr")
+        vectors.sum_duplicates()  # sorts the columns; else every thread would do so in place at the same time
+        return parts, vectors
 
     def scores(self, model: Any, texts: Sequence[str]) -> Scores:
         """Margins, or log odds: (texts, L)."""

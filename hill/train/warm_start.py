@@ -117,7 +117,7 @@ def build_warm(
                 "without --warm-start"
             )
     kind = MODELS[old.name]
-    text = copy_text_encoder(old.model.text, config, old.tokenizer)
+    text = copy_text_encoder(old.model.text, config, old.tokenizer).cpu()  # as a new model, wherever the old one is
     assets = kind.prepare(documents, taxonomy, config, old.tokenizer)
     changes = diff(old.taxonomy, taxonomy)
     if not any(map(len, (changes.added, changes.removed, changes.moved))):
