@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 folder, texts = Path(sys.argv[1]), sys.argv[2:]
 config, taxonomy = (json.loads((folder / f"{name}.json").read_text("utf-8")) for name in ("config", "taxonomy"))
 if config["plain"] is None:
-    sys.exit(f"this model decodes with strategy {config['decode']['strategy']}; use: hill predict {folder}")
+    sys.exit(f"it is an ensemble or decodes with strategy {config['decode']['strategy']}; use: hill predict {folder}")
 tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
 tokenizer.enable_truncation(config["max_length"])
 tokenizer.enable_padding(pad_id=config["pad"])

@@ -180,6 +180,17 @@ def test_with_very_few_documents_the_result_is_close_to_the_start(
     assert trained.predict(TEXTS) == started.predict(TEXTS)
 
 
+def test_an_export_keeps_the_model_of_words(started: HillClassifier, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    from hill.export import OnnxClassifier
+    from hill.export.onnx import export_onnx
+
+    export_onnx(started, tmp_path / "onnx", int8=False)
+    exported = OnnxClassifier.load(tmp_path / "onnx")
+    assert exported.score_matrix(TEXTS) == pytest.approx(started.score_matrix(TEXTS), abs=1e-3)
+    assert exported.predict(TEXTS) == started.predict(TEXTS)
+
+
 def test_a_new_taxonomy_needs_a_new_start(started: HillClassifier, taxonomy: Taxonomy) -> None:
     with pytest.raises(ConfigError, match="made by hill start; make it again with the new taxonomy"):
         apply_taxonomy(started, taxonomy)

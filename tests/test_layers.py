@@ -12,7 +12,7 @@ from tests.conftest import ROOT
 
 LAYERS = [
     {"errors", "types"},
-    {"html", "io", "settings", "sparse"},
+    {"html", "io", "ngrams", "settings", "sparse"},
     {"taxonomy"},
     {"tree"},
     {"encoders"},

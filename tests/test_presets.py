@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import json
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 import torch
 
 from hill.classifier import GROUPS, BackgroundFit, HillClassifier, mean_f1
@@ -18,6 +20,7 @@ from hill.data.documents import label_documents
 from hill.decode import DecodeConfig, Mixture
 from hill.errors import CheckpointError, ConfigError
 from hill.explain import explain
+from hill.io import save_folder
 from hill.models.hill import HILLConfig
 from hill.presets import PRESETS, WARM_RATE, Facts, choose, describe, fit_to_time
 from hill.research.rows import PUBLISHED
@@ -399,13 +402,45 @@ def test_a_linear_model_that_takes_too_long_is_left_out(settings: Groups, monkey
     assert BackgroundFit(classifier._fit_member(train, 600.0)).wait() is not None
 
 
-def test_an_export_has_the_decoding_of_the_model_alone(mixed: HillClassifier, tmp_path: Path) -> None:
+def test_an_export_has_the_linear_model(mixed: HillClassifier, tmp_path: Path) -> None:
     from hill.export import OnnxClassifier
     from hill.export.onnx import export_onnx
 
     export_onnx(mixed, tmp_path / "onnx", int8=False)
+    exported, texts = OnnxClassifier.load(tmp_path / "onnx"), toy_documents(300, 2)[0]
+    assert exported.thresholds_document() == mixed.thresholds_document()
+    assert exported.score_matrix(texts) == pytest.approx(mixed.score_matrix(texts), abs=1e-4)
+    assert exported.members[0].score_matrix(texts) == pytest.approx(mixed.members[0].score_matrix(texts), abs=1e-5)
+    assert exported.predict(texts) == mixed.predict(texts)
+    for name, damaged in (("words.json", "{}"), ("weights.safetensors", "x")):
+        shutil.copytree(tmp_path / "onnx", tmp_path / name)
+        (tmp_path / name / "member-1" / name).write_text(damaged)
+        with pytest.raises(CheckpointError, match=f"member-1/{name}' is damaged"):
+            OnnxClassifier.load(tmp_path / name)
+    weights = safetensors.numpy.load_file(tmp_path / "onnx" / "member-1" / "weights.safetensors")
+    safetensors.numpy.save_file(weights | {"bias": weights["bias"][1:]}, tmp_path / "wrong")
+    with save_folder(tmp_path / "onnx") as draft:  # with a correct checksum
+        shutil.copytree(
+            tmp_path / "onnx", draft, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".hill*", "files.json")
+        )
+        shutil.copy(tmp_path / "wrong", draft / "member-1" / "weights.safetensors")
+    with pytest.raises(CheckpointError, match="member-1' has 6 labels; expected 7"):
+        OnnxClassifier.load(tmp_path / "onnx")
+
+
+def test_an_export_without_its_members_has_the_decoding_of_the_model_alone(
+    mixed: HillClassifier, tmp_path: Path
+) -> None:
+    from hill.export import OnnxClassifier
+    from hill.export.onnx import export_onnx
+
+    relative = copy.copy(mixed)
+    relative.members = (copy.deepcopy(mixed.members[0]),)
+    member = relative.members[0].stored.model
+    member.config = replace(member.config, loss="softmax")  # whose scores depend on all labels
+    export_onnx(relative, tmp_path / "onnx", int8=False)
     exported = OnnxClassifier.load(tmp_path / "onnx")
-    assert exported.thresholds_document() == mixed.own_decoding
+    assert not exported.members and exported.thresholds_document() == mixed.own_decoding
     alone = HillClassifier(mixed.taxonomy, preset=None)
     alone.set_stored(mixed.stored)
     texts = toy_documents(8, 2)[0]

@@ -353,13 +353,16 @@ def export(
 ) -> None:
     """Export a model to ONNX. `hill predict`, `hill evaluate` and `hill serve` accept the exported folder."""
     from hill.classifier import HillClassifier
-    from hill.export.onnx import export_onnx
+    from hill.export.onnx import export_onnx, exportable_members
 
     classifier = HillClassifier.load(model, device="cpu")
     export_onnx(classifier, onnx, int8)
-    if classifier.members:
+    if classifier.members and not exportable_members(classifier):
         names = ", ".join(member.name for member in classifier.members)
-        print(f"exported without its ensemble members ({names}), with thresholds tuned for '{classifier.name}' alone")
+        print(
+            f"exported without its ensemble members ({names}), since only linear ones can be exported, with thresholds "
+            f"tuned for '{classifier.name}' alone; to see what that costs: hill evaluate {onnx} DATA"
+        )
     print(f'exported to {onnx}; try: hill predict {onnx} "a text"')
 
 

@@ -215,21 +215,20 @@ def has_one_path(taxonomy: Taxonomy, collected: CollectedScores) -> bool:
 
 
 def choose_rule(taxonomy: Taxonomy, config: DecodeConfig, collected: CollectedScores) -> DecodeConfig:
-    """Choose the default rule (labels above 0.5, with ancestors), or a tuned rule that is clearly better.
+    """Choose the default rule, or a rule that is clearly better.
 
-    A tuned rule must not lose more than MAX_LOSS in micro, macro or hierarchical F1 against all labels above 0.5, and
+    The default rule is all labels above 0.5, with ancestors; or the best path, if documents are few and have one path.
+    Another rule must not lose more than MAX_LOSS in micro, macro or hierarchical F1 against all labels above 0.5, and
     the mean of the three must be above that of the default rule by a margin, all in a cross-validation. The rule with
     the highest mean is chosen. With few documents the margin is large: tuning is then for models whose scores are far
     too low or too high.
     """
     rules = [replace(config, strategy="ancestors", tune=tune, tune_metric=metric) for tune, metric in RULES]
     few = len(collected) < FEW_DOCUMENTS
-    if few and has_one_path(taxonomy, collected):
-        rules.append(replace(config, strategy="path", tune="off"))
+    if few and has_one_path(taxonomy, collected):  # the best path needs no threshold
+        rules.insert(0, replace(config, strategy="path", tune="off"))
     gains = _gains(taxonomy, rules, collected)
     mean = gains.mean(axis=1)
-    if rules[-1].strategy == "path" and mean[-1] > mean[0]:  # it has no threshold either, so it is the default
-        rules, gains, mean = rules[::-1], gains[::-1] - gains[-1], mean[::-1]
     margin = MARGIN / np.sqrt(max(len(collected), 1))
     if few:
         margin = max(margin, CLEAR_GAIN)

@@ -17,13 +17,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from safetensors.numpy import save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from hill.data.seen import SEEN_FILE, seen_document
 from hill.encoders import Transformer
 from hill.errors import ConfigError, HillError, need
-from hill.export.runtime import GRAPH, ONNX_FORMAT, ONNX_VERSION, is_export, start_session
+from hill.export.runtime import (
+    ENSEMBLE_VERSION,
+    GRAPH,
+    MIXTURE,
+    ONNX_FORMAT,
+    ONNX_VERSION,
+    WORDS,
+    WORDS_TOKENIZER,
+    WORDS_WEIGHTS,
+    is_export,
+    start_session,
+)
 from hill.io import save_folder, write_json
 from hill.models import HTCModel
 from hill.models.inference import SavedModel
@@ -41,12 +53,13 @@ TOLERANCE = 1e-4
 def export_onnx(classifier: HillClassifier, folder: str | os.PathLike[str], int8: bool = True) -> None:
     """Export a trained classifier to a folder for `OnnxClassifier`; with `int8`, quantise its encoder to 8 bits.
 
-    Before the folder is written, the scores of the graph are compared with those of the model. Of an ensemble, only
-    the model itself is exported, with the decoding that was tuned for it alone. Raises a `HillError` if the model
-    cannot be exported.
+    Before the folder is written, the scores of the graph are compared with those of the model. Linear members of an
+    ensemble are exported, too. If it has others, only the model itself is exported, with the decoding that was tuned
+    for it alone. Raises a `HillError` if the model cannot be exported.
     """
     folder, stored = Path(folder), classifier.stored
-    decoding = classifier.thresholds_document() if classifier.mixture is None else classifier.own_decoding
+    members = exportable_members(classifier)
+    decoding = classifier.own_decoding if classifier.members and not members else classifier.thresholds_document()
     if folder.exists() and not (folder.is_dir() and (is_export(folder) or not any(folder.iterdir()))):
         raise ConfigError(f"'{folder}' exists and is not an exported model; choose another folder for the export")
     if not isinstance(encoder := stored.model.text, Transformer):
@@ -55,7 +68,7 @@ def export_onnx(classifier: HillClassifier, folder: str | os.PathLike[str], int8
     documents = {
         "config.json": {
             "format": ONNX_FORMAT,
-            "version": ONNX_VERSION,
+            "version": ENSEMBLE_VERSION if members else ONNX_VERSION,
             "model": stored.name,
             "int8": int8,
             "max_length": classifier.max_length,
@@ -71,6 +84,8 @@ def export_onnx(classifier: HillClassifier, folder: str | os.PathLike[str], int8
     }
     if classifier.seen is not None:
         documents[SEEN_FILE] = seen_document(classifier.seen)
+    if members and classifier.mixture is not None:
+        documents[MIXTURE] = {"mixture": classifier.mixture.to_dict()}
     with TemporaryDirectory() as scratch:
         graph = Path(scratch) / GRAPH
         try:
@@ -88,6 +103,18 @@ def export_onnx(classifier: HillClassifier, folder: str | os.PathLike[str], int8
             shutil.copyfile(graph, draft / GRAPH)
             for name, document in documents.items():
                 write_json(draft / name, document)
+            for number, (member, facts, arrays) in enumerate(members, start=1):
+                own = draft / f"member-{number}"
+                own.mkdir()
+                write_json(own / WORDS, facts | {"max_length": member.max_length})
+                write_json(own / WORDS_TOKENIZER, json.loads(member.stored.tokenizer.to_str()))
+                save_file(arrays, own / WORDS_WEIGHTS)
+
+
+def exportable_members(classifier: HillClassifier) -> list[tuple[HillClassifier, dict[str, Any], dict[str, Any]]]:
+    """The members of an ensemble with the parts to export; empty if there is one that cannot be exported."""
+    found = [(member, *parts) for member in classifier.members if (parts := member.stored.model.words_parts())]
+    return found if len(found) == len(classifier.members) else []
 
 
 def _trace(module: ScoringModule, stored: SavedModel, graph: Path) -> None:

@@ -12,15 +12,19 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from safetensors.numpy import load_file
+from scipy.sparse import csr_array
 from tokenizers import Tokenizer
 
 from hill.data.documents import check_texts
 from hill.data.seen import SEEN_FILE, read_seen
 from hill.data.tokens import Tokens, tokenize
 from hill.data.windows import overlap, score_windows
-from hill.decode import DecodeConfig
+from hill.decode import DecodeConfig, read_mixture
+from hill.decode.calibration import sigmoid
 from hill.errors import CheckpointError, HillError, need
 from hill.io import CHECKSUMS, check_folder, check_model, finish_save, read_object, unusable
+from hill.ngrams import NgramVectors
 from hill.predictor import Predictor, ScoredBatch
 from hill.settings import check_at_least, make
 from hill.sparse import Matrix, max_entries, top_k
@@ -29,7 +33,14 @@ from hill.types import IntArray
 
 ONNX_FORMAT = "hill-onnx"
 ONNX_VERSION = 1
+ENSEMBLE_VERSION = 2
+"""The version of exports with further models, which earlier versions of hill cannot read."""
 GRAPH = "model.onnx"
+MIXTURE = "ensemble.json"
+WORDS, WORDS_TOKENIZER, WORDS_WEIGHTS = "words.json", "tokenizer.json", "weights.safetensors"
+"""The files of a model of words, in a folder of its own."""
+WORDS_BATCH = 256
+"""Texts that a model of words scores at a time."""
 
 
 def is_export(folder: Path) -> bool:
@@ -48,9 +59,10 @@ def read_export(folder: Path) -> dict[str, Any]:
     if not is_export(folder):
         raise CheckpointError(f"'{folder}' is no exported model; create one with: hill export MODEL --onnx {folder}")
     version = read_object(folder / "config.json").get("version")
-    if version != ONNX_VERSION:
+    if version not in (ONNX_VERSION, ENSEMBLE_VERSION):
         raise CheckpointError(
-            f"'{folder}' has version {version!r}; expected {ONNX_FORMAT!r}, version {ONNX_VERSION}; export it again"
+            f"'{folder}' has version {version!r}; expected {ONNX_FORMAT!r}, version {ONNX_VERSION} or "
+            f"{ENSEMBLE_VERSION}; export it again"
         )
     check_folder(folder)
     return {name: read_object(folder / name) for name in read_object(folder / CHECKSUMS) if name.endswith(".json")}
@@ -96,6 +108,10 @@ class OnnxClassifier(Predictor):
         self.set_thresholds(documents["thresholds.json"])
         self.seen = read_seen(documents[SEEN_FILE]) if SEEN_FILE in documents else None
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        if ensemble := documents.get(MIXTURE):
+            names = [f"member-{number + 1}" for number in range(len(ensemble["mixture"]["weights"]) - 1)]
+            self.members = tuple(WordsClassifier(folder / name, self.taxonomy, self.decode_config) for name in names)
+            self.mixture = read_mixture(ensemble["mixture"], self.taxonomy, 1 + len(names))
         self._session = start_session(folder / GRAPH)
         self._threads, self._batch_tokens = threads or CORES, batch_tokens
 
@@ -115,8 +131,8 @@ class OnnxClassifier(Predictor):
         """Yield the raw scores between 0 and 1 in batches, longest texts first."""
         texts = check_texts(texts)
         if self.windows < 2:
-            return self._score(tokenize(texts, self._tokenizer, self.max_length))
-        return score_windows(texts, self._tokenizer, self.max_length, self.windows, self._score)
+            return self.mix(self._score(tokenize(texts, self._tokenizer, self.max_length)), texts)
+        return self.mix(score_windows(texts, self._tokenizer, self.max_length, self.windows, self._score), texts)
 
     def _score(self, tokens: Tokens) -> Iterator[ScoredBatch]:
         waiting: deque[tuple[IntArray, Future[Matrix]]] = deque()
@@ -136,6 +152,38 @@ class OnnxClassifier(Predictor):
             raise CheckpointError("the exported model gives scores that are not numbers; export it again")
         k = max_entries(self.decode_config.keep, len(self.taxonomy))
         return top_k(scores, k) if k else scores
+
+
+class WordsClassifier(Predictor):
+    """A linear model on TF-IDF vectors beside an exported model.
+
+    Args:
+        folder: its folder in that of the export.
+        taxonomy: the labels.
+        decode_config: decoding of the export; it says how many scores are kept.
+    """
+
+    def __init__(self, folder: Path, taxonomy: Taxonomy, decode_config: DecodeConfig) -> None:
+        facts, arrays = read_object(folder / WORDS), load_file(folder / WORDS_WEIGHTS)
+        self.taxonomy, self.decode_config, self._max_length = taxonomy, decode_config, facts["max_length"]
+        self._tokenizer = Tokenizer.from_file(str(folder / WORDS_TOKENIZER))
+        self._ngrams = NgramVectors(self._tokenizer, facts["pairs"])
+        self._ngrams.set_features(arrays["keys"], arrays["counts"], facts["documents"], facts["characters"])
+        parts = arrays["weights"], arrays["labels"], arrays["starts"]
+        self._weights: csr_array[Any] = csr_array(parts, shape=(len(arrays["keys"]), len(taxonomy)))
+        self._weights.check_format(full_check=True)
+        self._bias = arrays["bias"]
+        if self._bias.shape != (len(taxonomy),):
+            raise CheckpointError(f"'{folder}' has {len(self._bias)} labels; expected {len(taxonomy)}; export it again")
+
+    def scores(self, texts: Sequence[str]) -> Iterator[ScoredBatch]:
+        """Yield the raw scores between 0 and 1 in batches."""
+        texts, k = check_texts(texts), max_entries(self.decode_config.keep, len(self.taxonomy))
+        for start in range(0, len(texts), WORDS_BATCH):
+            tokens = tokenize(texts[start : start + WORDS_BATCH], self._tokenizer, self._max_length)
+            logits = (self._ngrams.vectors(tokens.ids, tokens.starts) @ self._weights).toarray() + self._bias
+            scores = sigmoid(logits).astype(np.float32)
+            yield start + np.arange(len(tokens)), top_k(scores, k) if k else scores
 
 
 def start_session(graph: Path) -> Any:

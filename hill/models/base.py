@@ -227,6 +227,10 @@ class HTCModel(nn.Module):
         """Return what the n-grams of a batch of one document add to these labels; None if the model uses none."""
         return None
 
+    def words_parts(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """JSON and arrays from which `hill.export.runtime.WordsClassifier` predicts without torch; None: it cannot."""
+        return None
+
     def fit(self, tokens: Tokens, labels: csr_array[Any], seed: int) -> Iterator[tuple[int, int]]:
         """Train a model that has a solver; yields how much is done of how much."""
         raise NotImplementedError

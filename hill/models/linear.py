@@ -22,9 +22,10 @@ from torch import Tensor, nn
 from hill.data import Documents
 from hill.data.tokens import Tokens, tokenize
 from hill.encoders.base import UNLIMITED
-from hill.encoders.tfidf import MAX_CHARACTERS, Bag, choose_characters, count_documents
+from hill.encoders.tfidf import MAX_CHARACTERS, Bag, choose_characters
 from hill.errors import ConfigError, DataError
 from hill.models.base import HTCModel, ModelConfig, NgramContributions, total
+from hill.ngrams import count_documents
 from hill.settings import check_at_least, check_one_of
 from hill.taxonomy import Taxonomy
 from hill.tree._loops import njit
@@ -328,6 +329,17 @@ class Linear(HTCModel):
         names = self.text.names(self.text.keys[document.indices].tolist())
         parts = torch.from_numpy(values), torch.from_numpy(token_values)
         return NgramContributions(names, *parts, self.bias[labels].double())
+
+    def words_parts(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """The n-grams that are features, and their weights; None if scores are relative to other labels."""
+        if self.config.loss != "bce":
+            return None
+        head = {name: getattr(self.head, name) for name in ("starts", "labels", "weights")}
+        arrays = {name: values.detach().cpu().numpy() for name, values in (head | {"bias": self.bias}).items()}
+        ngrams = self.assets[NGRAMS_FILE]
+        arrays |= {name: np.array(ngrams[name], dtype=np.int64) for name in ("keys", "counts")}
+        facts = {"pairs": self.text.pairs, "characters": self.text.characters, "documents": ngrams["documents"]}
+        return facts, arrays
 
     @torch.no_grad()
     def fit(self, tokens: Tokens, labels: csr_array[Any], seed: int) -> Iterator[tuple[int, int]]:

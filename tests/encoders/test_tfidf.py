@@ -12,9 +12,10 @@ from hill.data.documents import label_documents
 from hill.data.tokens import tokenize
 from hill.encoders import tfidf
 from hill.encoders.rcnn import learn_words
-from hill.encoders.tfidf import Bag, choose_characters, count_documents, split_unknown_words
+from hill.encoders.tfidf import Bag, choose_characters, split_unknown_words
 from hill.explain import explain
 from hill.models.linear import Linear, LinearConfig, _ngrams
+from hill.ngrams import count_documents
 from hill.settings import make
 from tests.conftest import animals_taxonomy, toy_documents
 
