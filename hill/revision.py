@@ -29,7 +29,7 @@ from hill.types import IntArray
 def apply_taxonomy(classifier: HillClassifier, taxonomy: Taxonomy) -> tuple[HillClassifier, TaxonomyDiff]:
     """A classifier for another version of the taxonomy, without training, and what changed.
 
-    The weights of a new label are the mean of its parents', and its name adds to its score; its bias is set such that
+    The weights of a new label are the mean of its siblings', and its name adds to its score; its bias is set such that
     descriptions of labels are told apart. Members of an ensemble are left out: they do not read names.
     """
     old = classifier.stored

@@ -84,7 +84,7 @@ class Axis(StrEnum):
     """What an axis of a weight counts, and how a warm start for another taxonomy fills it for new labels."""
 
     LABEL = "L"
-    """Labels, or labels times a width. A new label starts as the mean of its parents."""
+    """Labels, or labels times a width. A new label starts as the mean of its known siblings, else of its parents."""
     ZERO_LABEL = "Z"
     """Labels, or labels times a width, that other labels read. A new label starts at 0: at first it changes nothing."""
     FRESH_LABEL = "K"

@@ -521,7 +521,7 @@ class HILL(LargeLabelModel):
         axes = super().axes | {f"structure.labels.{name}": letters for name, letters in label_map.items()}
         if self.head_leaves is not None:
             axes |= {"structure.units.read.weight": "L-", "structure.units.read.bias": "L", "head_leaves.weight": "LZ"}
-        return axes | ({"names.vectors": "K-", "names.weight": "K"} if self.names is not None else {})
+        return axes | ({"names.vectors": "K-", "names.weight": "L"} if self.names is not None else {})
 
     def classify(self, text: Tensor, labels: Tensor | None = None) -> Output:
         """h_D (B, D) to logits (B, L); with labels, also the loss L_C + λ L_clr."""

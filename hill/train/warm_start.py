@@ -41,8 +41,8 @@ class WarmStartReport:
 
     copied: IntArray
     """Labels that the old model has."""
-    from_parents: IntArray
-    """New labels that start as the mean of their parents."""
+    from_relatives: IntArray
+    """New labels that start as the mean of their siblings that were copied, else of their parents."""
     from_others: IntArray
     """New roots that start as the mean of copied labels: their children, else the roots, else all of them."""
     fresh: IntArray
@@ -51,7 +51,7 @@ class WarmStartReport:
     """Weights that the old model does not have, or has in another size."""
 
     def __str__(self) -> str:
-        related = len(self.from_parents) + len(self.from_others)
+        related = len(self.from_relatives) + len(self.from_others)
         return f"{len(self.copied):,} labels copied, {related:,} from related labels, {len(self.fresh):,} new"
 
 
@@ -147,7 +147,7 @@ def warm_start(model: HTCModel, old: SavedModel, taxonomy: Taxonomy) -> WarmStar
             weight.copy_(value)
         else:
             fresh.append(name)
-    return WarmStartReport(mapping.copied, mapping.from_parents, mapping.from_others, mapping.fresh, tuple(fresh))
+    return WarmStartReport(mapping.copied, mapping.from_relatives, mapping.from_others, mapping.fresh, tuple(fresh))
 
 
 class LabelMapping:
@@ -163,10 +163,13 @@ class LabelMapping:
         self.weights: csr_array[Any] = csr_array(copies, shape=(len(self.new), len(self.old)))
         """The weight of each old row in each new row (L new, L old)."""
         self.from_others = self._start_roots()
+        child, parent = self.new.edge_array.T
+        new = child[~self._is_started()[child]]
+        self._start_from_mean(np.unique(new), *self._copied_siblings())
         for level in self.new.levels[1:]:
-            self._start_from_mean(level[~self._is_started()[level]], *self.new.edge_array.T)
+            self._start_from_mean(level[~self._is_started()[level]], child, parent)
         started = self._is_started()
-        self.from_parents = np.setdiff1d(np.flatnonzero(started), np.append(self.copied, self.from_others))
+        self.from_relatives = np.setdiff1d(np.flatnonzero(started), np.append(self.copied, self.from_others))
         self.fresh = np.flatnonzero(~started)
 
     def _is_started(self) -> BoolArray:
@@ -183,6 +186,19 @@ class LabelMapping:
         origins = copied_roots if len(copied_roots) else self.copied
         self._start_from_mean(rest, np.repeat(rest, len(origins)), np.tile(origins, len(rest)))
         return np.intersect1d(new_roots, np.flatnonzero(self._is_started()))
+
+    def _copied_siblings(self) -> tuple[IntArray, IntArray]:
+        """Pairs of a new label and a copied label with a common parent, each once."""
+        child, parent = self.new.edge_array.T
+        size = (len(self.new), len(self.new))
+        is_new = self.source[child] < 0
+        above, below = (
+            csr_array((np.ones(chosen.sum()), (child[chosen], parent[chosen])), shape=size)
+            for chosen in (is_new, ~is_new)
+        )
+        siblings: Any = above @ below.T
+        target, origin = siblings.nonzero()
+        return target, origin
 
     def _start_from_mean(self, rows: IntArray, target: IntArray, origin: IntArray) -> None:
         """Start these rows from the mean over the started origins of their (target, origin) pairs."""
@@ -223,7 +239,7 @@ class LabelMapping:
             return _with_rows(new, self.copied, copied) if rows.shape[1:] == new.shape[1:] else old
         result = rows.new_zeros(len(self.new), *rows.shape[1:])
         result[self.copied] = rows[self.source[self.copied]]
-        started = np.append(self.from_parents, self.from_others)
+        started = np.append(self.from_relatives, self.from_others)
         if axis is Axis.LABEL and len(started):
             means = self.weights[started].astype(np.float32) @ rows.flatten(1 if rows.dim() > 1 else 0).cpu().numpy()
             result[started] = torch.from_numpy(means).to(result).reshape(result[started].shape)

@@ -206,6 +206,16 @@ def test_training_stops_when_dev_stops_improving(tiny_encoder: Path, animals: Ta
     assert f"{message}{best:.4f}" in shown(events[-1:])
 
 
+@pytest.mark.parametrize(("evaluations", "scored"), [(1, [6]), (2, [3, 6])])
+def test_epochs_without_a_score_of_dev_are_not_held_against_a_training(
+    tiny_encoder: Path, animals: Taxonomy, tmp_path: Path, evaluations: int, scored: list[int]
+) -> None:
+    model = classifier(animals, tiny_encoder, epochs=6, patience=2, evaluations=evaluations)
+    events = list(model.training(toy_data(animals), tmp_path))
+    assert [event.epoch for event in events if isinstance(event, Epoch)] == scored
+    assert isinstance(events[-1], Finished) and events[-1].reason == "steps"
+
+
 def shown(events: Iterable[Any], metric: str = "micro_f1") -> str:
     """What a person sees of these events."""
     out = io.StringIO()
