@@ -18,7 +18,7 @@ from hill.metrics.scores import CalibrationMetrics, mean_over_levels
 from hill.sparse import Matrix, assemble_rows
 from hill.taxonomy import Taxonomy
 from hill.taxonomy.propagate import AnyEdges, scores_at_labels
-from hill.types import FloatArray, IntArray
+from hill.types import MANY_LABELS, FloatArray, IntArray
 
 # Scores
 
@@ -121,8 +121,9 @@ def describe_choice(config: DecodeConfig, n_documents: int, automatic: bool) -> 
     few = automatic and n_documents < FEW_DOCUMENTS
     if not config.thresholded:
         choice = "the best path is predicted" if config.k == 1 else f"the {config.k} best paths are predicted"
-        if few:
-            choice = f"too few to tune thresholds, and documents have one path; {choice}"
+        if automatic:
+            reason = "too few to tune thresholds, and " if few else ""
+            choice = f"{reason}documents have one path; {choice}"
     elif config.tune != "off":
         choice = f"{GROUPS[config.tune]}, tuned for {METRIC_NAMES[config.tune_metric]}"
         if few:
@@ -225,8 +226,9 @@ def choose_rule(taxonomy: Taxonomy, config: DecodeConfig, collected: CollectedSc
     """
     rules = [replace(config, strategy="ancestors", tune=tune, tune_metric=metric) for tune, metric in RULES]
     few = len(collected) < FEW_DOCUMENTS
-    if few and has_one_path(taxonomy, collected):  # the best path needs no threshold
-        rules.insert(0, replace(config, strategy="path", tune="off"))
+    if (few or len(taxonomy) <= MANY_LABELS) and has_one_path(taxonomy, collected):
+        # It needs no threshold. TF-IDF on wos, dev: 78.6 / 67.3 micro / macro F1, with tuned thresholds 75.5 / 62.0.
+        rules.insert(0 if few else len(rules), replace(config, strategy="path", tune="off"))
     gains = _gains(taxonomy, rules, collected)
     mean = gains.mean(axis=1)
     margin = MARGIN / np.sqrt(max(len(collected), 1))

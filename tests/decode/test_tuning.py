@@ -120,9 +120,20 @@ def test_few_documents_with_one_path_each_get_the_best_path(documents: int) -> N
     assert np.array_equal(tuned.decoder(TAIL).decode(found.scores), found.labels.toarray())
 
 
-def test_the_best_path_is_for_few_documents_with_one_path_down_to_a_leaf() -> None:
+def test_the_best_path_is_chosen_for_many_documents_if_no_threshold_is_as_good() -> None:
+    tuned = tune(TAIL, DecodeConfig(), one_path(300, TAIL.leaves, 0.9))  # all scores of some documents are lower
+    assert (tuned.config.strategy, tuned.note) == (
+        "path",
+        "300 dev documents: documents have one path; the best path is predicted",
+    )
+    found = one_path(300, TAIL.leaves, 0.0)  # the same scores in all documents
+    clear = CollectedScores(np.where(found.scores > 0.2, 0.9, 0.1).astype(np.float32), found.labels)
+    assert tune(TAIL, DecodeConfig(), clear).config.strategy == "ancestors"  # scores above 0.5 are as good
+
+
+def test_the_best_path_is_for_documents_with_one_path_down_to_a_leaf() -> None:
     inner = np.setdiff1d(np.arange(len(TAIL)), TAIL.leaves)
-    others = one_path(60, inner, 0.9), one_path(200, TAIL.leaves, 0.9), collected(3, 60, shy=0.0)
+    others = one_path(60, inner, 0.9), one_path(300, inner, 0.9), collected(3, 60, shy=0.0)
     assert all(tune(TAIL, DecodeConfig(), each).config.strategy == "ancestors" for each in others)
 
 
