@@ -303,8 +303,14 @@ def draw_peers(folder: Path) -> None:
     scored = {key: run for key, run in peer_runs().items() if "test" in run}
     styles = {peer: (f"C{number % 10}", "oPsD"[number // 10 * 2 + number % 2]) for number, peer in enumerate(PEERS)}
     for name, x in (("peers-time", "seconds"), ("peers-documents", "documents")):
-        figure, axes = pyplot.subplots(1, 4, figsize=(14, 5), layout="constrained")
-        for axis, (data, title) in zip(axes, DATA_SETS.items(), strict=True):
+        shown = {
+            data: title
+            for data, title in DATA_SETS.items()
+            if any(key[0] == data and (x == "documents" or not key[2]) for key in scored)
+        }
+        figure, axes = pyplot.subplots(1, len(shown), figsize=(14, 5), layout="constrained", squeeze=False)
+        axes = axes[0]
+        for axis, (data, title) in zip(axes, shown.items(), strict=True):
             for peer, (colour, marker) in styles.items():
                 runs = [run for (of_data, of_peer, *_), run in scored.items() if (of_data, of_peer) == (data, peer)]
                 for on, fill in (("cpu", "none"), ("cuda", colour)):
@@ -318,7 +324,9 @@ def draw_peers(folder: Path) -> None:
                         linewidth=1,
                         label=f"{PEERS[peer]} ({DEVICES[on]})" if points else None,
                     )
-            axis.set(xscale="log", title=title, xlabel="training seconds" if x == "seconds" else "training documents")
+            axis.set(
+                xscale="linear", title=title, xlabel="training seconds" if x == "seconds" else "training documents"
+            )
             axis.grid(alpha=0.3)
         axes[0].set_ylabel("micro F1")
         entries = {label: line for axis in axes for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
