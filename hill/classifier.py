@@ -325,7 +325,7 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
                 reserved, session = plan.reserved, self._start(known)
         config = self.train_config
         dev = self._used_dev(dev)
-        yield Started(self._opening(session, len(train), len(dev)), self.settings())
+        yield Started(self._opening(session, len(given), len(train), len(dev)), self.settings())
         splits = yield from self._tokenise(train, dev)
         if session.encodes_once:
             splits = yield from encode_once(session, *splits)
@@ -368,10 +368,10 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
         """What must not change when this training is resumed."""
         return training_facts(self.name, self._preset, self.settings(), self.taxonomy, {"train": train, "dev": dev})
 
-    def _opening(self, session: Session, n_train: int, n_dev: int) -> str:
-        """What is trained, where and on what, with the final settings."""
+    def _opening(self, session: Session, n_train: int, n_read: int, n_dev: int) -> str:
+        """What is trained, where and on what, with the final settings; an epoch reads `n_read` documents."""
         config = self.train_config
-        steps = config.steps or config.epochs * math.ceil(math.ceil(n_train / config.batch_size) / config.accumulate)
+        steps = config.steps or config.epochs * math.ceil(math.ceil(n_read / config.batch_size) / config.accumulate)
         encoder = f" with the encoder {self.model_config.encoder}" if self.model_config.text == "transformer" else ""
         length = "" if session.model.has_solver else f", {counted(steps, 'step')}"
         limit = f", at most {duration(60 * config.minutes)}" if config.minutes else ""

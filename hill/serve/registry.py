@@ -69,7 +69,12 @@ class ServedModel:
         return LabelIndex(self.predictor.taxonomy)
 
     def _make_decoder(self, strategy: str | None = None, threshold: float | None = None) -> Decoder:
-        """A decoder with the model's settings, except for those given; a threshold replaces those per label."""
+        """A decoder with the model's settings, except for those given; a threshold replaces those per label.
+
+        A threshold without a strategy, for a model that predicts the best path, means all labels above it.
+        """
+        if strategy is None and threshold is not None and not self.config.thresholded:
+            strategy = "ancestors"
         config, thresholds = self.config, self.predictor.thresholds
         if strategy:
             config = replace(config, strategy=strategy)

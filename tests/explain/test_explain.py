@@ -353,7 +353,7 @@ def test_predicted_labels_are_explained_most_specific_first(fitted: HillClassifi
 def test_without_predicted_labels_the_best_label_is_explained(fitted: HillClassifier, tmp_path: Path) -> None:
     fitted.save(tmp_path / "model")
     strict = HillClassifier.load(tmp_path / "model")
-    strict.set_thresholds({"threshold": 1.0})
+    strict.set_thresholds({"strategy": "ancestors", "threshold": 1.0})
     (label,) = explain(strict, "leaf root").labels
     assert not label.predicted and label.score == pytest.approx(strict.predict_proba(["leaf root"]).max())
     assert "not predicted" in explain(strict, "leaf root").text()
