@@ -56,8 +56,6 @@ MAX_PIECES, MAX_UNKNOWN = 1.75, 0.2
 """Tokens per word, and share of unknown tokens, above which texts may be in a language that the encoder does not know.
 English abstracts have 1.2 tokens per word in `minilm`, diagnoses 1.6; French sentences have 1.8, German ones 2.8."""
 SEED = 0
-CODE = re.compile(r"[^a-z]*([a-z]{0,2}[^a-z]+)*[a-z]{0,2}", re.IGNORECASE)
-"""Matches names without a word of three letters."""
 
 
 def cold_start(
@@ -96,7 +94,7 @@ def check_names(taxonomy: Taxonomy) -> None:
     """Raise unless at least half of the labels have a name or a description in words."""
     if len(taxonomy) > FULL_RANK:
         raise ConfigError(f"the taxonomy has {len(taxonomy):,} labels; a cold start supports up to {FULL_RANK:,}")
-    nameless = [label for label in taxonomy if CODE.fullmatch(label.name) and not label.description.strip()]
+    nameless = [label for label in taxonomy if not label.has_words]
     if 2 * len(nameless) > len(taxonomy):
         raise TaxonomyError(
             f"{len(nameless):,} of {len(taxonomy):,} labels have no name in words, such as '{nameless[0].name}'; a "

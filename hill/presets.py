@@ -34,7 +34,7 @@ class Facts:
     words: float
     """Words per training document, on average."""
     has_names: bool
-    """Whether labels have names that are more than their ids."""
+    """Whether most labels have a name or a description in words."""
     label_texts: int
     """Names of labels, and sentences of their descriptions, that are not among the training documents."""
     layers: int
@@ -54,7 +54,7 @@ def describe(train: Documents, taxonomy: Taxonomy, shape: tuple[int, int], devic
     edges = AnyEdges(taxonomy).of(train.labels)
     labels = edges.enter(train.labels)
     specific = labels > edges.with_child(labels)
-    named = sum(label.name.strip().casefold() != label.id.strip().casefold() for label in taxonomy)
+    named = sum(label.has_words for label in taxonomy)
     return Facts(
         documents=len(train),
         labels=len(taxonomy),

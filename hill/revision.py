@@ -1,7 +1,8 @@
 """A taxonomy that changes: use a trained model with the new version, and recode documents of the old one.
 
 `apply_taxonomy` needs no training: a label that the model knows keeps its weights, and a new label is scored by its
-name and description, relative to its siblings. `recode` chooses among the candidates of a correspondence table.
+name and description, compared with those of all other labels. `recode` chooses among the candidates of a
+correspondence table.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from hill.card import package_versions
 from hill.classifier import HillClassifier
 from hill.cold_start import check_names
 from hill.data import Documents
-from hill.decode.calibration import logits
+from hill.decode.calibration import sigmoid
 from hill.errors import ConfigError
 from hill.models.base import COUNTS_FILE
 from hill.models.inference import SavedModel
@@ -25,12 +26,15 @@ from hill.taxonomy.diff import TaxonomyDiff, diff
 from hill.train.warm_start import build_warm
 from hill.types import IntArray
 
+MAX_LOGIT, HALVINGS = 20.0, 40
+"""Thresholds are looked for up to this logit, by halving the range this often."""
+
 
 def apply_taxonomy(classifier: HillClassifier, taxonomy: Taxonomy) -> tuple[HillClassifier, TaxonomyDiff]:
     """A classifier for another version of the taxonomy, without training, and what changed.
 
-    The weights of a new label are the mean of its siblings', and its name adds to its score; its bias is set such that
-    descriptions of labels are told apart. Members of an ensemble are left out: they do not read names.
+    A new label is scored by its name alone (`hill.models.hill.UnseenLabels`). Members of an ensemble are left out: they
+    do not read names.
     """
     old = classifier.stored
     names: Any = getattr(old.model, "names", None)
@@ -56,7 +60,7 @@ def apply_taxonomy(classifier: HillClassifier, taxonomy: Taxonomy) -> tuple[Hill
     decoding = classifier.own_decoding if classifier.members else classifier.thresholds_document()
     result.set_thresholds(_convert_decoding(decoding, source, old.taxonomy, taxonomy))
     result.metrics, result.seen = {}, classifier.seen
-    _set_new_biases(result, model, source)
+    _set_new_biases(result, model, np.flatnonzero(source < 0))
     record = {"added": len(changes.added), "removed": len(changes.removed), "moved": len(changes.moved)}
     result.training_record = {**classifier.training_record, "applied": record, "versions": package_versions()}
     result.training_record.pop("dev", None)
@@ -85,23 +89,19 @@ def _convert_decoding(document: dict[str, Any], source: IntArray, old: Taxonomy,
 
 
 @torch.no_grad()
-def _set_new_biases(classifier: HillClassifier, model: Any, source: IntArray) -> None:
-    """Set the biases of new labels: halfway between losing its own description and winning those of its siblings."""
-    taxonomy, new = classifier.taxonomy, np.flatnonzero(source < 0)
-    if not len(new):
+def _set_new_biases(classifier: HillClassifier, model: Any, rows: IntArray) -> None:
+    """Move the even odds of these labels to the thresholds of the tuned decoding."""
+    decoder = classifier.decoder()
+    if not decoder.config.thresholded or not len(rows):
         return
-    described = [f"{label.name} {label.description}".strip() for label in taxonomy]
-    found = logits(np.asarray(classifier.score_matrix(described)))  # (descriptions, L)
-    child, parent = taxonomy.edge_array.T
-    for row in new.tolist():
-        parents = parent[child == row]
-        siblings = child[np.isin(parent, parents)] if len(parents) else taxonomy.roots
-        siblings = siblings[source[siblings] >= 0]
-        if not len(siblings):
-            continue
-        spare = found[row, row] - found[row, siblings].max()  # by how much it wins its own description
-        lead = (found[siblings, siblings] - found[siblings, row]).mean()  # by how much siblings win theirs
-        model.head.bias[row] += float(lead - spare) / 2
+    thresholds = decoder.config.threshold if classifier.thresholds is None else classifier.thresholds
+    low = np.full(len(classifier.taxonomy), -MAX_LOGIT)
+    high = -low
+    for _ in range(HALVINGS):  # the logit whose calibrated score is the threshold
+        middle = (low + high) / 2
+        above = np.asarray(decoder.calibrated(sigmoid(middle)[None]))[0] > thresholds
+        low, high = np.where(above, low, middle), np.where(above, middle, high)
+    model.head.bias[rows] += torch.from_numpy(low[rows]).to(model.head.bias)
 
 
 def recode(

@@ -7,19 +7,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.sparse import csr_array
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from hill.data.batches import collate
+from hill.data.batches import DeviceDocuments, collate
 from hill.data.documents import label_documents
-from hill.data.tokens import tokenize
+from hill.data.tokens import Tokens, tokenize
 from hill.encoders import RCNN, Transformer
 from hill.models import MODELS
 from hill.models.base import new_text_encoder
 from hill.models.inference import SavedModel
 from hill.settings import make, to_dict
 from hill.taxonomy import Taxonomy
-from hill.types import Batch
+from hill.types import Batch, Packed
 from tests.conftest import animals_taxonomy, toy_documents
 
 DROPOUTS = ("dropout", "readout_dropout")
@@ -48,6 +49,16 @@ def make_model(name: str, settings: dict[str, Any], encoder: Path) -> Made:
     model = kind(text, taxonomy, config, kind.prepare(documents, taxonomy, config, tokenizer))
     batch = collate(tokenize(texts, tokenizer, 32), documents.labels, np.arange(16), text.pad)
     return Made(model, batch, SavedModel(name, model, taxonomy, tokenizer, {"model": to_dict(config)}))
+
+
+def packed(batch: Batch) -> Packed:
+    """The documents of a padded batch, packed."""
+    documents = [ids[mask > 0].numpy() for ids, mask in zip(batch.ids, batch.mask, strict=True)]
+    starts = np.cumsum([0, *map(len, documents)])
+    labels = None if batch.labels is None else csr_array(batch.labels.numpy())
+    resident = DeviceDocuments(Tokens(np.concatenate(documents), starts), labels, 0, torch.device("cpu"))
+    numbers = np.arange(len(documents))
+    return resident.packed(torch.from_numpy(numbers), resident.size(numbers))
 
 
 def blank_model(name: str, taxonomy: Taxonomy, width: int, settings: dict[str, Any]) -> Any:

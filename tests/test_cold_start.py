@@ -212,6 +212,12 @@ def test_codes_with_descriptions_and_few_codes_are_fine() -> None:
     check_names(Taxonomy([Label("A00", "A00", (), "cholera"), Label("A01", "A01"), Label("x", "typhoid")]))
 
 
+def test_names_in_any_script_and_long_codes_are_read() -> None:
+    """The names of other scripts counted as codes, and a code of 30 digits before a word took hours."""
+    check_names(Taxonomy([Label("1", "数学"), Label("2", "Физика"), Label("3", "علوم"), Label("4", "Öl und Gas")]))
+    check_names(Taxonomy([Label("1", "1" * 900 + " words"), Label("2", "-" * 900 + "ab-cd words")]))
+
+
 def test_texts_in_an_unknown_language_are_a_warning(taxonomy: Taxonomy, tiny_encoder: Path, tmp_path: Path) -> None:
     write_taxonomy(taxonomy, tmp_path / "taxonomy.json")
     (tmp_path / "texts.jsonl").write_text('{"text": "eine Katze mit weichem Fell"}\n')

@@ -45,8 +45,10 @@ def test_the_facts_of_documents() -> None:
     documents = label_documents(["one two", "three", "four five six"], [["bat"], ["p", "fo"], ["m"]], taxonomy)
     facts = describe(documents, taxonomy, (2, 16), "cpu")
     assert facts == Facts(3, 7, pytest.approx(4 / 3), 2.0, True, 7, 2, 16, "cpu")
-    bare = Taxonomy([Label("X1", "x1"), Label("Y", "Y")])
-    assert not describe(label_documents(["a"], [["Y"]], bare), bare, (2, 16), "cpu").has_names
+    for names, has_names, texts in ((("X1", "Y"), False, 0), (("Food", "Tools"), True, 2), (("X1", "Tools"), False, 1)):
+        bare = Taxonomy([Label(name, name) for name in names])  # names that are also the ids, as in many files
+        facts = describe(label_documents(["a"], [[names[0]]], bare), bare, (2, 16), "cpu")
+        assert facts.has_names == has_names and facts.label_texts == texts
 
 
 def test_the_loss_follows_the_paths_per_document() -> None:

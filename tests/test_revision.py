@@ -2,14 +2,18 @@
 
 import json
 from collections import Counter
+from copy import copy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from hill import ConfigError, HillClassifier, Label, Taxonomy, TaxonomyError, write_taxonomy
 from hill.data import Documents
 from hill.data.documents import label_documents
+from hill.decode.calibration import COARSE
 from hill.revision import apply_taxonomy, recode
 from hill.taxonomy.correspondence import allowed_labels, read_correspondence
 from hill.train.warm_start import ALL, REPEATS, REPLAY, with_replay
@@ -54,13 +58,25 @@ def test_known_labels_keep_their_scores(trained: HillClassifier) -> None:
     assert all(np.isfinite(changed.predict_proba(texts)).ravel())
 
 
-def test_a_new_label_wins_its_own_description_and_siblings_win_theirs(trained: HillClassifier) -> None:
-    changed, _ = apply_taxonomy(trained, Taxonomy(NEW))
-    described = [f"{label.name} {label.description}" for label in NEW]
-    scores = changed.score_matrix(described)
-    logit = np.log(scores / (1 - scores))
-    spare, lead = logit[5, 5] - logit[5, 4], logit[4, 4] - logit[4, 5]
-    assert spare == pytest.approx(lead, abs=0.05)  # the bias is halfway
+def test_even_odds_of_a_new_label_are_its_threshold(trained: HillClassifier) -> None:
+    tuned = copy(trained)
+    curve = np.linspace(0, 1, len(COARSE))
+    calibrator = {"kind": "isotonic", "levels": [curve.tolist(), (curve**2).tolist()], "rows": [], "labels": []}
+    document = {"strategy": "ancestors", "tune": "label", "labels": [0.5, 0.2, 0.4, 0.3, 0.6, 0.1]}
+    tuned.own_decoding = {**trained.own_decoding, **document, "calibrator": calibrator}
+    changed, _ = apply_taxonomy(tuned, Taxonomy(NEW))
+    model: Any = changed.stored.model
+    torch.manual_seed(0)
+    model.unseen.prototypes.normal_()
+    vectors = torch.randn(200, model.text.width)
+    with torch.no_grad():
+        odds = model.unseen(vectors)[:, 5].numpy()
+        scores = model.classify(vectors).logits.sigmoid().numpy()
+    compared, thresholds = changed.decoder().calibrated(scores)[:, 5], changed.thresholds
+    assert thresholds is not None and thresholds[5] == pytest.approx(0.35)  # the mean of the others
+    sure = np.abs(odds) > 1e-3
+    assert ((compared > thresholds[5]) == (odds > 0))[sure].all()
+    assert (odds > 0).sum() > 20 and (odds < 0).sum() > 20
 
 
 def test_a_label_that_is_only_renamed_or_moved_is_not_new(trained: HillClassifier) -> None:

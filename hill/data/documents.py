@@ -29,7 +29,7 @@ from hill.data.seen import are_seen, text_hashes
 from hill.errors import ConfigError, DataError
 from hill.io import is_utf8
 from hill.taxonomy import Taxonomy
-from hill.taxonomy.taxonomy import check_taxonomy
+from hill.taxonomy.taxonomy import check_taxonomy, has_words
 from hill.types import IntArray
 
 SEPARATORS = ("|", ";", ",")
@@ -159,13 +159,15 @@ def label_documents(texts: Iterable[str], labels: Iterable[str | Iterable[str]],
 def describe_labels(taxonomy: Taxonomy, splits: Iterable[Documents] = ()) -> Documents:
     """Texts that the taxonomy has about its labels as documents: their names, and the sentences of descriptions.
 
-    Each has its label and the ancestors. Sentences of fewer than five words are left out, and texts of these splits.
+    Each has its label and the ancestors. Names without words, such as codes, sentences of fewer than five words, and
+    texts of these splits are left out.
     """
     texts, labels = [], []
     for label in taxonomy:
         sentences = [part for part in SENTENCE_END.split(label.description) if len(part.split()) >= MIN_WORDS]
-        texts += [label.name, *sentences]
-        labels += [[label.id]] * (1 + len(sentences))
+        own = [label.name, *sentences] if has_words(label.name) else sentences
+        texts += own
+        labels += [[label.id]] * len(own)
     known = np.unique(text_hashes(text for documents in splits for text in documents.texts))
     return label_documents(texts, labels, taxonomy).take(np.flatnonzero(~are_seen(texts, known)))
 

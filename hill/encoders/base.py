@@ -36,6 +36,12 @@ class TextEncoder(nn.Module):
     def states(self, ids: Tensor, mask: Tensor) -> Tensor:
         """The state of every token: (B, T, S)."""
 
+    def token_states(self, batch: AnyBatch) -> tuple[Tensor, Tensor]:
+        """The state of every token (B, T, S) and the mask of tokens (B, T) of a batch."""
+        if not isinstance(batch, Batch):
+            raise TypeError(f"{type(self).__name__} reads no {type(batch).__name__.lower()} batches")
+        return self.states(batch.ids, batch.mask), batch.mask
+
     def read(self, batch: AnyBatch) -> Tensor:
         """The vectors (B, D) of a batch."""
         if not isinstance(batch, Batch):

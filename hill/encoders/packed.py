@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
-from itertools import chain, compress, pairwise
+from itertools import chain, compress
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -204,10 +205,11 @@ def split(batch: Packed) -> Iterator[Packed]:
         first += count
 
 
-def packed_states(encoder: Any, batch: Packed, weights: Weights, recompute: bool = False) -> Tensor:
-    """The state of every token after the last layer: (P, D); `weights` are of `layer_weights` or `int8_weights`.
+def packed_states(encoder: Any, batch: Packed, words: Tensor, weights: Weights, recompute: bool = False) -> Tensor:
+    """The state of every token after the last layer: (P, D).
 
-    With `recompute`, the activations of each layer are computed again in the backward pass, to save memory.
+    `words` are the word embeddings of the tokens (P, D), `weights` those of `layer_weights` or `int8_weights`. With
+    `recompute`, the activations of each layer are computed again in the backward pass, to save memory.
     """
     config, architecture = encoder.config, ARCHITECTURES[encoder.config.model_type]
     layers, dtype = encoder.get_submodule(architecture.layers), weights[0].norm2.dtype
@@ -218,7 +220,12 @@ def packed_states(encoder: Any, batch: Packed, weights: Weights, recompute: bool
         architecture.pre_norm, architecture.gated, 0,
     )  # fmt: skip
     fused = batch.ids.is_cuda and dtype != torch.float32 and kernels_work()
-    states = _embed(encoder, architecture, batch, settings, dtype, fused)
+    states = _embed(encoder, architecture, batch, words, settings, dtype, fused)
+    bounds, positions, tokens = batch.bounds, batch.positions, len(states)
+    if not states.is_cuda and (rows := -tokens % (32 if tokens > CPU_TOKENS // 4 else 8)):
+        # oneDNN compiles its products for each number of rows; padding rows are one more document
+        states, positions = F.pad(states, (0, 0, 0, rows)), F.pad(positions, (0, rows))
+        bounds = torch.cat([bounds, bounds.new_tensor([tokens + rows])])
     seeds = torch.zeros(3 * len(layers), dtype=torch.int64, device=states.device)
     if encoder.training:  # prediction drops nothing and does not change the random state
         seeds.random_(2**31 - 1)
@@ -227,17 +234,18 @@ def packed_states(encoder: Any, batch: Packed, weights: Weights, recompute: bool
     if fused and bias is not None and buckets is not None:
         kernels, length = _kernels(), batch.longest
         blocks = kernels.bias_blocks(bias, buckets, length), kernels.bucket_members(buckets, bias.shape[1], length)
-    layout = Layout(batch.bounds, list_tiles(batch.bounds, len(batch.ids)), seeds, bias, buckets, blocks, None)
+    layout = Layout(bounds, list_tiles(bounds, len(states)), seeds, bias, buckets, blocks, None)
     types = getattr(config, "layer_types", None) or ["full_attention"] * len(layers)
     rotary: dict[str, Any] = {}
     if hasattr(encoder, "rotary_emb"):
-        rotary = {name: [e[0] for e in encoder.rotary_emb(states, batch.positions[None], name)] for name in set(types)}
+        rotary = {name: [e[0] for e in encoder.rotary_emb(states, positions[None], name)] for name in set(types)}
     layer: Any = fused_layer if fused and not architecture.pre_norm else packed_layer
     layer = partial(checkpoint, layer, use_reentrant=False) if recompute else layer
     for number, own_weights in enumerate(weights):
         window = config.sliding_window if types[number] == "sliding_attention" else 0
         own = settings._replace(layer=number, window=window)
         states = layer(states, own_weights, layout._replace(rotary=rotary.get(types[number])), own)
+    states = states[:tokens]
     return encoder.final_norm(states.float()) if architecture.pre_norm else states
 
 
@@ -252,19 +260,46 @@ def packed_layer(states: Tensor, weights: LayerWeights[Any], layout: Layout, set
     inputs = normalise(states.to(dtype), weights.norm1, weights.norm1_bias) if before else states
     qkv = _linear(inputs, weights.qkv, weights.qkv_bias).view(tokens, 3, settings.heads, width // settings.heads)
     attended = _linear(_attention(qkv, layout, settings).reshape(tokens, width), weights.out, weights.out_bias)
-    states = states + F.dropout(attended, settings.dropouts.attention_output)
+    states = states + _dropout(attended, settings.dropouts.attention_output, layout.seeds[3 * settings.layer + 1])
     if not before:
         states = normalise(states, weights.norm1, weights.norm1_bias)
     inputs = normalise(states.to(dtype), weights.norm2, weights.norm2_bias) if before else states
     inner = _linear(inputs, weights.up, weights.up_bias)
     if settings.gated:
         inner, gate = inner.chunk(2, dim=1)
-        inner = F.gelu(inner, approximate=settings.gelu) * gate
+        inner = _gelu(inner, settings.gelu) * gate
     else:
-        inner = F.gelu(inner, approximate=settings.gelu)
+        inner = _gelu(inner, settings.gelu)
     output = _linear(F.dropout(inner, settings.dropouts.inner), weights.down, weights.down_bias)
-    states = states + F.dropout(output, settings.dropouts.output)
+    states = states + _dropout(output, settings.dropouts.output, layout.seeds[3 * settings.layer + 2])
     return states if before else normalise(states, weights.norm2, weights.norm2_bias)
+
+
+def _gelu(values: Tensor, approximate: str) -> Tensor:
+    """GELU of values (P, D), without oneDNN.
+
+    On a CPU, PyTorch passes contiguous tensors to oneDNN, which keeps a compiled primitive for every number of tokens
+    that it has seen: memory grows with every batch. A transposed view is computed by PyTorch itself, and faster.
+    """
+    return F.gelu(values.T, approximate=approximate).T
+
+
+def _dropout(values: Tensor, rate: float, seed: Tensor) -> Tensor:
+    """Dropout; on a CPU, what is dropped follows from the seed."""
+    if not rate or values.is_cuda:
+        return F.dropout(values, rate)
+    kept, factor = _draw_kept(values, rate, np.random.SFC64(int(seed)))
+    return torch.where(kept, values * factor, 0.0)
+
+
+def _draw_kept(like: Tensor, rate: float, random: np.random.SFC64) -> tuple[Tensor, float]:
+    """Which values dropout keeps, and the factor of these; the rate is rounded to a multiple of 2⁻¹⁶.
+
+    PyTorch draws one number after the other on a CPU, which took 30 % of the time of a training step.
+    """
+    dropped = round(rate * 2**16)
+    drawn = random.random_raw(-(-like.numel() // 4)).view(np.uint16)[: like.numel()]
+    return torch.from_numpy(drawn >= dropped).view(like.shape), 2**16 / max(2**16 - dropped, 1)
 
 
 def _linear(inputs: Tensor, weight: Tensor | Int8Matrix, bias: Tensor | None) -> Tensor:
@@ -321,24 +356,38 @@ def _kernels() -> Any:
     return import_module("hill.encoders.kernels")  # needs Triton, so it cannot be imported above
 
 
+def embed_words(encoder: Any, batch: Packed, dtype: torch.dtype) -> Tensor:
+    """The word embedding of every token (P, D), in the precision that `_embed` reads."""
+    table: Any = encoder.get_submodule(ARCHITECTURES[encoder.config.model_type].words)
+    fused = batch.ids.is_cuda and dtype != torch.float32 and hasattr(encoder.embeddings, "position_embeddings")
+    fused = fused and kernels_work()
+    words: Tensor = _look_up(table, batch.ids, dtype) if fused else table(batch.ids)
+    return words
+
+
 def _embed(
-    encoder: Any, architecture: Architecture, batch: Packed, settings: LayerSettings, dtype: torch.dtype, fused: bool
+    encoder: Any,
+    architecture: Architecture,
+    batch: Packed,
+    words: Tensor,
+    settings: LayerSettings,
+    dtype: torch.dtype,
+    fused: bool,
 ) -> Tensor:
+    """The input of the first layer (P, D): words, positions and types, normalised."""
     states: Tensor
-    part, norm = encoder.embeddings, encoder.get_submodule(architecture.embedding_norm)
-    table, types = encoder.get_submodule(architecture.words), None
+    part, norm, types = encoder.embeddings, encoder.get_submodule(architecture.embedding_norm), None
     if hasattr(part, "token_type_embeddings"):
         types = part.token_type_embeddings.weight[0]
     if not hasattr(part, "position_embeddings"):
-        states = norm(table(batch.ids))
+        states = norm(words)
     elif fused:
-        words = _look_up(table, batch.ids, dtype)
         positions = _look_up(part.position_embeddings, batch.positions + first_position(encoder), dtype)
         types = torch.zeros_like(norm.bias) if types is None else types
         no_dropout = (batch.bounds, 0, 0.0, norm.eps)  # the seeds, here bounds, are not read
-        states = _kernels().AddNorm.apply(positions, words, types, norm.weight, norm.bias, *no_dropout)
+        states = _kernels().AddNorm.apply(positions, words.to(dtype), types, norm.weight, norm.bias, *no_dropout)
     else:
-        words, positions = table(batch.ids), part.position_embeddings(batch.positions + first_position(encoder))
+        positions = part.position_embeddings(batch.positions + first_position(encoder))
         states = norm(words + positions if types is None else words + types + positions)
     states = F.dropout(states, settings.dropouts.embedding)
     if hasattr(encoder, "embeddings_project"):
@@ -475,17 +524,56 @@ def _attention(qkv: Tensor, layout: Layout, settings: LayerSettings) -> Tensor:
             window_size_left=window, window_size_right=window,
         )[0]  # fmt: skip
         return found
-    query, key, value = (part.transpose(0, 1)[None] for part in (query, key, value))  # (1, H, P, W)
-    documents = list(pairwise(layout.bounds.tolist()))
-    mask = _attention_mask(layout, settings, max(end - start for start, end in documents), qkv)
-    each = [
-        F.scaled_dot_product_attention(
-            query[:, :, a:b], key[:, :, a:b], value[:, :, a:b],
-            attn_mask=None if mask is None else mask[..., : b - a, : b - a], dropout_p=rate,
-        )
-        for a, b in documents
-    ]  # fmt: skip
-    return torch.cat(each, dim=2)[0].transpose(0, 1)
+    lengths = layout.bounds.diff().tolist()
+    mask = _attention_mask(layout, settings, max(lengths), qkv)
+    random = np.random.SFC64(int(layout.seeds[3 * settings.layer])) if rate and not qkv.is_cuda else None
+    attended = []
+    for length, document in zip(lengths, torch.split(qkv, lengths), strict=True):
+        query, key, value = document.permute(1, 2, 0, 3)[:, None]  # (1, H, T, W)
+        own = None if mask is None else mask[..., :length, :length]
+        if random is None:
+            attended.append(F.scaled_dot_product_attention(query, key, value, own, rate))
+        else:
+            attended.append(_DroppedAttention.apply(query, key, value, own, rate, random))  # type: ignore[no-untyped-call]
+    return torch.cat(attended, dim=2)[0].transpose(0, 1)
+
+
+class _DroppedAttention(torch.autograd.Function):
+    """`scaled_dot_product_attention` with dropout, for a CPU.
+
+    For the gradients it keeps the attention weights and what was dropped: half of what PyTorch's own operations keep.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None,
+        rate: float,
+        random: np.random.SFC64,
+    ) -> Tensor:
+        ctx.scale = query.shape[-1] ** -0.5
+        scores = (query * ctx.scale) @ key.transpose(-2, -1)
+        if attn_mask is not None:
+            scores = scores.masked_fill(~attn_mask, -torch.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
+        weights = scores.softmax(dim=-1)
+        kept, ctx.factor = _draw_kept(weights, rate, random)
+        ctx.save_for_backward(query, key, value, weights, kept, attn_mask)
+        found: Tensor = (weights * kept) @ (value * ctx.factor)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, weights, kept, attn_mask = ctx.saved_tensors
+        grad = grad * ctx.factor
+        grad_value = (weights * kept).transpose(-2, -1) @ grad
+        grad_weights = (grad @ value.transpose(-2, -1)) * kept
+        scores = torch.ops.aten._softmax_backward_data(grad_weights, weights, -1, weights.dtype)
+        grad_mask = scores.sum_to_size(attn_mask.shape) if ctx.needs_input_grad[3] else None
+        scaled = scores * ctx.scale
+        return scaled @ key, scaled.transpose(-2, -1) @ query, grad_value, grad_mask, None, None
 
 
 def _attention_mask(layout: Layout, settings: LayerSettings, longest: int, like: Tensor) -> Tensor | None:

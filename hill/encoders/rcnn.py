@@ -122,8 +122,25 @@ class RCNN(TextEncoder):
     def states(self, ids: Tensor, mask: Tensor) -> Tensor:
         """The GRU's state at every word, 0 beyond the end of a document: (B, T, S)."""
         vectors = self.word_dropout(self.words(ids))
-        lengths = mask.sum(dim=1).clamp(min=1).cpu()
-        packed = pack_padded_sequence(vectors, lengths, batch_first=True, enforce_sorted=False)
-        states, _ = pad_packed_sequence(self.gru(packed)[0], batch_first=True, total_length=ids.shape[1])
-        dropped: Tensor = self.dropout(states)
+        dropped: Tensor = self.dropout(self.recurrent(vectors, mask.sum(dim=1).clamp(min=1)))
         return dropped * mask.unsqueeze(2)
+
+    def recurrent(self, vectors: Tensor, lengths: Tensor) -> Tensor:
+        """The GRU over word vectors (B, T, W) of documents of these lengths (B): (B, T, S)."""
+        if vectors.is_cuda:
+            packed = pack_padded_sequence(vectors, lengths.cpu(), batch_first=True, enforce_sorted=False)
+            return pad_packed_sequence(self.gru(packed)[0], batch_first=True, total_length=vectors.shape[1])[0]
+        # On a CPU, gradients of a packed sequence take time quadratic in T, so each direction runs on padded documents;
+        # the second one on reversed ones.
+        places = torch.arange(vectors.shape[1], device=vectors.device)
+        reverse = torch.where(places < lengths[:, None], lengths[:, None] - 1 - places, places)[:, :, None]
+        onward, backward = self.gru.all_weights
+        first = self._direction(vectors, onward)
+        second = self._direction(vectors.take_along_dim(reverse, dim=1), backward)
+        return torch.cat([first, second.take_along_dim(reverse, dim=1)], dim=2)
+
+    def _direction(self, vectors: Tensor, weights: list[nn.Parameter]) -> Tensor:
+        """One direction of the GRU over word vectors (B, T, W): (B, T, S / 2)."""
+        start = vectors.new_zeros(1, len(vectors), self.gru.hidden_size)
+        states: Tensor = torch.gru(vectors, start, tuple(weights), True, 1, 0.0, self.training, False, True)[0]
+        return states

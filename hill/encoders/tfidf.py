@@ -19,6 +19,8 @@ CHARACTERS = 4
 MAX_CHARACTERS = 5
 MAX_MEAN_LENGTH = 300
 """Mean length of texts, in characters, up to which character n-grams are used if this is chosen automatically."""
+MAX_WORD_LENGTH = 20
+"""Characters per word above which texts have no spaces between words, as in Chinese: character n-grams are used."""
 MAX_ALPHABET = 4_000
 """Most different characters; keys of n-grams of 5 characters then fit in 64 bits."""
 
@@ -27,7 +29,8 @@ def choose_characters(setting: int | str, texts: Sequence[str]) -> int:
     """The length of the longest character n-grams for these training texts; 0 for none."""
     if isinstance(setting, int):
         return setting
-    return CHARACTERS if sum(map(len, texts)) <= MAX_MEAN_LENGTH * len(texts) else 0
+    length, words = sum(map(len, texts)), sum(len(text.split()) for text in texts)
+    return CHARACTERS if length <= MAX_MEAN_LENGTH * len(texts) or length > MAX_WORD_LENGTH * words else 0
 
 
 def split_unknown_words(tokenizer: Tokenizer) -> Tokenizer:

@@ -21,7 +21,15 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from hill.encoders.base import TextEncoder
-from hill.encoders.packed import can_pack, first_position, layer_weights, packed_states, prepared_weights, split
+from hill.encoders.packed import (
+    can_pack,
+    embed_words,
+    first_position,
+    layer_weights,
+    packed_states,
+    prepared_weights,
+    split,
+)
 from hill.errors import CheckpointError, ConfigError, DataError, install_command
 from hill.io import atomic_file, cache_folder, check_files, error_reason, make_folder, read_object, sha256
 from hill.types import AnyBatch, Batch, Encoded, Packed
@@ -330,15 +338,67 @@ class Transformer(TextEncoder):
             return encoded
         if isinstance(batch, Batch):
             return super().read(batch)
-        kind = batch.ids.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32
+        return self._packed_vectors(batch, None)
+
+    def token_states(self, batch: AnyBatch) -> tuple[Tensor, Tensor]:
+        """The state of every token (B, T, S) and the mask of tokens (B, T) of a batch."""
+        if not isinstance(batch, Packed):
+            return super().token_states(batch)
+        on_gpu = batch.ids.is_cuda  # which must not wait for the true length
+        longest = batch.longest if on_gpu else max(int(batch.bounds.diff()[: batch.count].max()), 1)
+        tokens = batch.document < batch.count
+        place = torch.where(tokens, batch.document * longest + batch.positions, batch.count * longest)
+        states = torch.cat([states for states, _ in self._packed_parts(batch, None)])
+        place = place[: len(states)]  # parts have no padding documents
+        padded = states.new_zeros(batch.count * longest + 1, states.shape[1]).index_copy(0, place, states)
+        lengths = batch.bounds.diff()[: batch.count]
+        mask = torch.arange(longest, device=states.device) < lengths[:, None]
+        return padded[:-1].view(batch.count, longest, -1), mask.long()
+
+    def embed(self, batch: Batch | Packed) -> Tensor:
+        """The word embedding of every token: (B, T, D), or (P, D) if the batch is packed."""
+        if isinstance(batch, Packed):
+            return embed_words(self.encoder, batch, self._packed_dtype(batch))
+        table: Any = self.encoder
+        words: Tensor = table.get_input_embeddings()(batch.ids)
+        return words
+
+    def read_embedded(self, batch: Batch | Packed, words: Tensor) -> Tensor:
+        """The vectors (B, D) of a batch with these word embeddings."""
+        if isinstance(batch, Packed):
+            return self._packed_vectors(batch, words)
+        states = self.encoder(inputs_embeds=words, attention_mask=batch.mask).last_hidden_state
+        dropped: Tensor = self.dropout(self.pool(states, batch.mask))
+        return dropped
+
+    def _packed_vectors(self, batch: Packed, words: Tensor | None) -> Tensor:
+        """The vectors (B, D) of a packed batch, with these word embeddings if they are given."""
+        parts = self._packed_parts(batch, words)
+        with torch.autocast(batch.ids.device.type, enabled=False):
+            vectors = [self._pool_packed(*part) for part in parts]
+            dropped: Tensor = self.dropout(torch.cat(vectors))
+        return dropped
+
+    def _packed_parts(self, batch: Packed, words: Tensor | None) -> list[tuple[Tensor, Packed]]:
+        """The token states (P, D) of the parts in which the device reads a packed batch, and the parts."""
+        kind, dtype = batch.ids.device.type, self._packed_dtype(batch)
         with torch.autocast(kind, enabled=False):
             parts = [batch] if kind == "cuda" else list(split(batch))
             weights = prepared_weights() or layer_weights(self.encoder, dtype)
-            states = [packed_states(self.encoder, part, weights, self.recompute) for part in parts]
-            vectors = [self._pool_packed(*part) for part in zip(states, parts, strict=True)]
-            dropped: Tensor = self.dropout(torch.cat(vectors))
-        return dropped
+            sizes = [len(part.ids) for part in parts]
+            # all words at once: each lookup has a gradient as large as the table
+            words = embed_words(self.encoder, batch, dtype) if words is None else words
+            states = [
+                packed_states(self.encoder, part, own, weights, self.recompute)
+                for part, own in zip(parts, torch.split(words[: sum(sizes)], sizes), strict=True)
+            ]
+        return list(zip(states, parts, strict=True))
+
+    @staticmethod
+    def _packed_dtype(batch: Packed) -> torch.dtype:
+        """The precision of the matrix products."""
+        kind = batch.ids.device.type
+        return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32
 
     def _pool_packed(self, states: Tensor, batch: Packed) -> Tensor:
         """Token states (P, D) to document vectors (B, D), 0 for a document without tokens."""

@@ -116,6 +116,8 @@ class HTCModel(nn.Module):
     Config: ClassVar[type[ModelConfig]] = ModelConfig
     has_solver: ClassVar[bool] = False
     """Whether `fit` trains the model, instead of gradient steps."""
+    steps_are_equal: ClassVar[bool] = True
+    """Whether all training steps compute the same, so that a GPU can record one and replay it."""
     uses_label_lists: bool = False
     """Whether training batches have label lists (B, M), padded with L, instead of targets (B, L)."""
     text: TextEncoder
@@ -143,17 +145,20 @@ class HTCModel(nn.Module):
         return {COUNTS_FILE: documents.labels.sum(axis=0).tolist()}
 
     @classmethod
-    def reorder_assets(
-        cls, assets: Mapping[str, Any], old_config: Any, config: Any, source: IntArray
+    def adapt_assets(
+        cls, assets: Mapping[str, Any], old_config: Any, config: Any, source: IntArray, reordered: bool
     ) -> dict[str, Any]:
-        """Adapt assets of a trained model to another order of its labels, for a warm start; label i was `source[i]`.
+        """Assets for a warm start that follow from those of the trained model instead of `prepare`.
 
-        Only assets that `prepare` would build differently because the order of the labels changed.
+        Label i was `source[i]`, or is new if that is -1. If `reordered`, only the order of the labels has changed.
         """
         return {}
 
     def start(self) -> None:
         """Initialise weights of a new model that depend on the text encoder; called once, before training."""
+
+    def start_added(self, rows: IntArray) -> None:
+        """Set the weights of labels that a warm start has added, where they are not to start as their siblings."""
 
     @property
     def levels(self) -> list[Tensor]:
@@ -162,7 +167,7 @@ class HTCModel(nn.Module):
 
     @property
     def vector_only(self) -> bool:
-        """Whether the model needs only one vector per document; if so, it can have packed batches and a head start."""
+        """Whether the model needs only one vector per document; if so, it can have a head start."""
         return False
 
     @property
@@ -189,8 +194,8 @@ class HTCModel(nn.Module):
         return checked
 
     @abstractmethod
-    def forward(self, batch: Batch) -> Output:
-        """Logits (B, L) of a batch, with a loss if it has labels."""
+    def forward(self, batch: AnyBatch) -> Output:
+        """Logits (B, L) of a batch, with a loss if it has labels; only a `VectorModel` reads vectors."""
 
     def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The classification loss of the config, over the whole batch also if several processes share it."""

@@ -27,7 +27,7 @@ from hill.models.base import MAX_LAYERS, HTCModel, ModelConfig, total
 from hill.models.layers import initialise, nt_xent
 from hill.settings import check_at_least, within
 from hill.taxonomy import Taxonomy
-from hill.types import Batch, FloatArray, IntArray, Output
+from hill.types import AnyBatch, Batch, Encoded, FloatArray, IntArray, Output, Packed
 
 Int32Array = npt.NDArray[np.int32]
 TOKENS_FILE = "label_tokens.json"
@@ -187,27 +187,27 @@ class TokenKeeper(nn.Module):
         initialise(self)
 
     def forward(self, words: Tensor, vectors: Tensor, labels: Tensor) -> Tensor:
-        """Words (B, T, D), label vectors (L, D) and the labels of documents (B, L) to 1 or 0 per token (B, T)."""
+        """Words (…, D), label vectors (L, D) and the labels of the documents of words (…, L) to 1 or 0 per word (…)."""
         return keep_tokens(self.attend(words, vectors), labels, self.threshold)
 
     def attend(self, words: Tensor, vectors: Tensor) -> Tensor:
-        """The attention of each token to each label (B, T, L), which sums to 1 over the labels."""
-        query = self.query(words).unflatten(2, (self.heads, -1))  # (B, T, heads, D / heads)
+        """The attention of each word (…, D) to each label (…, L), which sums to 1 over the labels."""
+        query = self.query(words).unflatten(-1, (self.heads, -1))  # (…, heads, D / heads)
         key = self.key(vectors).unflatten(1, (self.heads, -1))  # (L, heads, D / heads)
-        scores = torch.einsum("bthd,lhd->bthl", query, key) / key.shape[2] ** 0.5
-        attention: Tensor = scores.softmax(dim=3).mean(dim=2)
+        scores = torch.einsum("...hd,lhd->...hl", query, key) / key.shape[2] ** 0.5
+        attention: Tensor = scores.softmax(dim=-1).mean(dim=-2)
         return attention
 
 
 def keep_tokens(attention: Tensor, labels: Tensor, threshold: float) -> Tensor:
-    """1 for tokens whose score is above the threshold, with the gradient of the score, else 0: (B, T, L) to (B, T).
+    """1 for words whose score is above the threshold, with the gradient of the score, else 0: (…, L) to (…).
 
-    The score k_t is the sum of a Gumbel softmax over the labels of the document. As in the released code, its logits
-    are the attention weights and not their logarithms, so the noise decides more than they do. There, what should be 1
-    is so only up to rounding.
+    The score of a word is the sum of a Gumbel softmax over the labels of its document (…, L). As in the released code,
+    its logits are the attention weights and not their logarithms, so the noise decides more than they do. There, what
+    should be 1 is so only up to rounding.
     """
-    sampled = F.gumbel_softmax(attention, tau=1.0, dim=2)
-    scores = torch.einsum("btl,bl->bt", sampled, labels.to(sampled.dtype))
+    sampled = F.gumbel_softmax(attention, tau=1.0, dim=-1)
+    scores = torch.einsum("...l,...l->...", sampled, labels.to(sampled.dtype))
     return (scores > threshold).to(scores.dtype) * (1 + (scores - scores.detach()))
 
 
@@ -290,13 +290,14 @@ class HGCLR(HTCModel):
         """The weights that depend on the taxonomy."""
         return super().axes | {"structure.own": "L-", "structure.between": "L-", "structure.far": "D-"}
 
-    def forward(self, batch: Batch) -> Output:
+    def forward(self, batch: AnyBatch) -> Output:
         """Logits (B, L) of the documents; the second view exists only if there are labels."""
-        text = self.text(batch.ids, batch.mask)  # h (B, D)
+        assert not isinstance(batch, Encoded)
+        text = self.text.read(batch)  # h (B, D)
         logits = self.head(text)
         if batch.labels is None:
             return Output(logits)
-        second = self.second_view(batch.ids, batch.mask, batch.labels)  # ĥ (B, D)
+        second = self.second_view(batch, batch.labels)  # ĥ (B, D)
         parts = {
             "labels": self.label_loss(logits, batch.labels),
             "second_view": self.label_loss(self.head(second), batch.labels),
@@ -306,17 +307,19 @@ class HGCLR(HTCModel):
             parts["contrast"] = self.config.contrast * loss
         return total(logits, parts)
 
-    def second_view(self, ids: Tensor, mask: Tensor, labels: Tensor) -> Tensor:
+    def second_view(self, batch: Batch | Packed, labels: Tensor) -> Tensor:
         """ĥ (B, D): the vectors of the documents with the word embeddings of all other tokens set to 0.
 
         Their positions stay and are attended to.
         """
-        words = self._encoder.get_input_embeddings()(ids)  # (B, T, D)
+        words = self.text.embed(batch)  # (B, T, D) or (P, D)
+        if isinstance(batch, Packed):
+            own = F.pad(labels, (0, 0, 0, 1))[batch.document]  # (P, L); padding documents have no labels
+        else:
+            own = labels[:, None].expand(-1, words.shape[1], -1)  # (B, T, L)
         with torch.autocast(words.device.type, enabled=False):
-            keep = self.keeper(words, self.structure(self.label_vectors()), labels)  # (B, T)
-        states = self._encoder(inputs_embeds=words * keep.unsqueeze(2), attention_mask=mask).last_hidden_state
-        vectors: Tensor = self.text.dropout(self.text.pool(states, mask))
-        return vectors
+            keep = self.keeper(words.float(), self.structure(self.label_vectors()), own)  # (B, T) or (P)
+        return self.text.read_embedded(batch, words * keep.unsqueeze(-1).to(words.dtype))
 
     def label_vectors(self) -> Tensor:
         """The mean of the encoder's embeddings, positions included, over the tokens of each label's name: (L, D)."""

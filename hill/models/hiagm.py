@@ -27,7 +27,7 @@ from hill.models.base import (
 from hill.models.layers import LabelGCN, TreeLSTM, attend
 from hill.settings import check_one_of, within
 from hill.taxonomy import Taxonomy
-from hill.types import AnyBatch, Batch, Output
+from hill.types import AnyBatch, Output
 
 STRUCTURES = {"gcn": LabelGCN, "treelstm": TreeLSTM}
 AXES = {"gcn": GCN_AXES, "treelstm": LSTM_AXES}
@@ -94,10 +94,10 @@ class HiAGM(VectorModel):
 
     def forward(self, batch: AnyBatch) -> Output:
         """Logits (B, L) of a batch, with a loss if it has labels."""
-        if not isinstance(batch, Batch) or self.vector_only:
+        if self.vector_only:
             return super().forward(batch)
         labels = self.structure(self.dropout(self.labels)[None])[0]  # (L, S)
-        return self._classify_nodes(attend(labels, self.text.states(batch.ids, batch.mask), batch.mask), batch.labels)
+        return self._classify_nodes(attend(labels, *self.text.token_states(batch)), batch.labels)
 
     def classify(self, text: Tensor, labels: Tensor | None = None) -> Output:
         """HiAGM-TP: text vectors (B, D) to logits (B, L), with a loss if labels are given."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer
@@ -55,6 +56,11 @@ MAX_NODE_VALUES = 1 << 25
 """The most values of level-1 nodes, of all documents, that are in memory at a time in `top_k`."""
 TREE_FILE = "coding_tree.json"
 TOKENS_FILE = "label_tokens.json"
+UNSEEN_FILE = "unseen_labels.json"
+UNSEEN_SHARPNESS, UNSEEN_BIAS = 20.0, 1.5
+"""What cosines are multiplied with, and what is added to the log odds of labels that no document had. On dev of attack
+with a tenth of the leaves hidden in training, two seeds: best micro F1 of hidden labels 45 and 59, 51 and 63, 50 and 63
+with 10, 20 and 40; the bias is where it is best."""
 
 
 @dataclass(frozen=True)
@@ -300,6 +306,37 @@ class LabelNames(nn.Module):
         return self.weight * (cosines - NEUTRAL_COSINE)
 
 
+class UnseenLabels(nn.Module):
+    """Ours: logits of labels that no training document had, from names alone, as in zero-shot classification.
+
+    The text is compared with the names of all labels, encoded by the trained encoder. The logit of an unseen label is
+    the log odds of its share in a softmax of the cosines, without its ancestors and descendants, plus a constant. It is
+    added to what the label learns later, if it gets documents.
+    """
+
+    place: Tensor
+    unrelated: Tensor
+
+    def __init__(self, taxonomy: Taxonomy, rows: Sequence[int], width: int) -> None:
+        super().__init__()
+        size = len(taxonomy)
+        unrelated = torch.ones(size, len(rows))
+        for place, row in enumerate(rows):
+            unrelated[np.concatenate([[row], taxonomy.ancestors(row), taxonomy.descendants(row)]), place] = 0
+        self.register_buffer("unrelated", unrelated, persistent=False)
+        self.register_buffer("place", F.one_hot(torch.tensor(rows), size).float(), persistent=False)
+        self.register_buffer("prototypes", torch.zeros(size, width))
+
+    def forward(self, text: Tensor) -> Tensor:
+        """Text vectors (B, D) to what is added to the logits (B, L): 0 for labels that are not unseen."""
+        names = F.normalize(self.get_buffer("prototypes"), dim=1)
+        cosines = UNSEEN_SHARPNESS * (F.normalize(text, dim=1) @ names.T)
+        cosines = cosines - cosines.amax(dim=1, keepdim=True)
+        others = (cosines.exp() @ self.unrelated).clamp(min=torch.finfo(cosines.dtype).tiny)  # (B, unseen)
+        added: Tensor = (cosines @ self.place.T - others.log() + UNSEEN_BIAS) @ self.place
+        return added
+
+
 # Structure encoders
 
 
@@ -448,6 +485,7 @@ class HILL(LargeLabelModel):
     head_leaves: nn.Linear | None
     """The part of the classifier that reads the label units."""
     names: LabelNames | None
+    unseen: UnseenLabels | None
 
     def __init__(self, text: TextEncoder, taxonomy: Taxonomy, config: HILLConfig, assets: Mapping[str, Any]) -> None:
         super().__init__(text, taxonomy, config, assets)
@@ -476,6 +514,8 @@ class HILL(LargeLabelModel):
                 limit = f"at most {FULL_RANK:,} labels" if labels > FULL_RANK else "model.sample=0"
                 raise ConfigError(f"model.{name} is {value:g}, which needs {limit}, not {labels:,}; set model.{name}=0")
         self.names = LabelNames(labels, width, config.name_weight) if config.name_weight else None
+        unseen = assets.get(UNSEEN_FILE, {}).get("rows")
+        self.unseen = UnseenLabels(taxonomy, unseen, width) if unseen else None
         self.head_leaves = None
         if count := config.leaf_units:
             structure = self.structure
@@ -497,20 +537,37 @@ class HILL(LargeLabelModel):
         return assets
 
     @classmethod
-    def reorder_assets(
-        cls, assets: Mapping[str, Any], old_config: HILLConfig, config: HILLConfig, source: IntArray
+    def adapt_assets(
+        cls, assets: Mapping[str, Any], old_config: HILLConfig, config: HILLConfig, source: IntArray, reordered: bool
     ) -> dict[str, Any]:
-        """The coding tree, if its settings are the same: most builders depend on the order of the labels."""
+        """The coding tree, if its settings are the same: most builders depend on the order of the labels.
+
+        Also which labels are unseen: those that are new, and those that were unseen before; if names are read.
+        """
+        adapted: dict[str, Any] = {}
         settings = ("structure", "height", "method")
-        if TREE_FILE not in assets or any(getattr(config, name) != getattr(old_config, name) for name in settings):
-            return {}
-        return {TREE_FILE: reorder_leaves(assets[TREE_FILE], source)}
+        if reordered and TREE_FILE in assets and all(getattr(config, s) == getattr(old_config, s) for s in settings):
+            adapted[TREE_FILE] = reorder_leaves(assets[TREE_FILE], source)
+        before = assets.get(UNSEEN_FILE, {}).get("rows", [])
+        unseen = np.flatnonzero((source < 0) | np.isin(source, before))
+        if config.name_weight and len(unseen) < len(source):
+            adapted[UNSEEN_FILE] = {"rows": unseen.tolist()}
+        return adapted
 
     def start(self) -> None:
         """Set the vectors of the labels to the encoded names and descriptions."""
         if self.names is not None:
             described = Descriptions(self.assets[TOKENS_FILE], self.text.pad, self.text.width, every=1)
             self.names.vectors.data.copy_(described.encode(self.text))
+            if self.unseen is not None:
+                self.unseen.get_buffer("prototypes").copy_(self.names.vectors.data)
+
+    def start_added(self, rows: IntArray) -> None:
+        """Let `unseen` alone give the logits of these labels."""
+        if self.unseen is not None and self.names is not None:
+            heads = (self.head, self.head_leaves) if self.head_leaves is not None else (self.head,)
+            for weight in [self.names.weight, *(weight for head in heads for weight in head.parameters())]:
+                weight.data[rows] = 0
 
     @property
     def axes(self) -> dict[str, str]:
@@ -521,6 +578,8 @@ class HILL(LargeLabelModel):
         axes = super().axes | {f"structure.labels.{name}": letters for name, letters in label_map.items()}
         if self.head_leaves is not None:
             axes |= {"structure.units.read.weight": "L-", "structure.units.read.bias": "L", "head_leaves.weight": "LZ"}
+        if self.unseen is not None:
+            axes["unseen.prototypes"] = "K-"
         return axes | ({"names.vectors": "K-", "names.weight": "L"} if self.names is not None else {})
 
     def classify(self, text: Tensor, labels: Tensor | None = None) -> Output:
@@ -531,6 +590,8 @@ class HILL(LargeLabelModel):
             logits = logits + self.head_leaves(units.flatten(1))
         if self.names is not None:
             logits = logits + self.names(text)
+        if self.unseen is not None:
+            logits = logits + self.unseen(text)
         if labels is None:
             return Output(logits)
         parts = {"labels": self.head_loss(features, logits, labels)}

@@ -32,7 +32,7 @@ from hill.models.base import (
 from hill.models.layers import Descriptions, LabelGCN
 from hill.settings import check_at_least, within
 from hill.taxonomy import Taxonomy
-from hill.types import Batch, Output
+from hill.types import AnyBatch, Output
 
 DESCRIPTIONS_FILE = "label_descriptions.json"
 WORD = re.compile(r"\w\w+")
@@ -175,6 +175,7 @@ class HiMatch(HTCModel):
     """
 
     Config: ClassVar[type[ModelConfig]] = HiMatchConfig
+    steps_are_equal: ClassVar[bool] = False
     config: HiMatchConfig
 
     def __init__(self, text: TextEncoder, taxonomy: Taxonomy, config: HiMatchConfig, assets: Mapping[str, Any]) -> None:
@@ -212,9 +213,9 @@ class HiMatch(HTCModel):
         views = {"text_view.0.weight": "-Z", "descriptions.vectors": "K-"}
         return super().axes | {"head.weight": "LZ", "spread.weight": "L-", "spread.bias": "L"} | views | gcns
 
-    def forward(self, batch: Batch) -> Output:
+    def forward(self, batch: AnyBatch) -> Output:
         """Logits (B, L) of a batch; with labels the classification loss, in training also the matching losses."""
-        spread = self.dropout(self.spread(self.text(batch.ids, batch.mask)))
+        spread = self.dropout(self.spread(self.text.read(batch)))
         nodes = self.structure(spread.unflatten(1, (-1, self.config.node_width))).flatten(1)  # (B, L · W)
         logits = self.head(nodes)
         if batch.labels is None:

@@ -159,11 +159,11 @@ class HiTIN(VectorModel):
         return super().prepare(documents, taxonomy, config, tokenizer) | {TREE_FILE: parents}
 
     @classmethod
-    def reorder_assets(
-        cls, assets: Mapping[str, Any], old_config: HiTINConfig, config: HiTINConfig, source: IntArray
+    def adapt_assets(
+        cls, assets: Mapping[str, Any], old_config: HiTINConfig, config: HiTINConfig, source: IntArray, reordered: bool
     ) -> dict[str, Any]:
         """The coding tree, if its settings are the same: most builders depend on the order of the labels."""
-        if (config.height, config.method) != (old_config.height, old_config.method):
+        if not reordered or (config.height, config.method) != (old_config.height, old_config.method):
             return {}
         return {TREE_FILE: reorder_leaves(assets[TREE_FILE], source)}
 

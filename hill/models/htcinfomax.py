@@ -28,7 +28,7 @@ from hill.models.base import (
 from hill.models.layers import LabelGCN, TreeLSTM, attend, mean_state
 from hill.settings import check_at_least, check_one_of, within
 from hill.taxonomy import Taxonomy
-from hill.types import Batch, Output
+from hill.types import AnyBatch, Output
 
 STRUCTURES = {"gcn": LabelGCN, "treelstm": TreeLSTM}
 AXES = {"gcn": GCN_AXES, "treelstm": LSTM_AXES}
@@ -152,15 +152,15 @@ class HTCInfoMax(HTCModel):
         structure = {f"structure.{name}": axes for name, axes in AXES[self.config.structure].items()}
         return super().axes | {"head.weight": "LZ", "labels": "L-", "weigh_labels.weight": "-Z"} | structure
 
-    def forward(self, batch: Batch) -> Output:
+    def forward(self, batch: AnyBatch) -> Output:
         """Logits (B, L) of a batch, with a loss if it has labels."""
         labels = self.structure(self.dropout(self.labels)[None])[0]  # (L, S)
-        states = self.text.states(batch.ids, batch.mask)  # (B, T, S)
-        logits = self.head(attend(labels, states, batch.mask).flatten(1))
+        states, mask = self.text.token_states(batch)  # (B, T, S), (B, T)
+        logits = self.head(attend(labels, states, mask).flatten(1))
         if batch.labels is None:
             return Output(logits)
         parts = {"labels": self.label_loss(logits, batch.labels)} | self.head.regularisation()
-        return total(logits, parts | self.information_losses(self.project(labels), states, batch.mask, batch.labels))
+        return total(logits, parts | self.information_losses(self.project(labels), states, mask, batch.labels))
 
     def information_losses(self, vectors: Tensor, states: Tensor, mask: Tensor, gold: Tensor) -> dict[str, Tensor]:
         """F · pair loss and (1 - F) · prior loss, where F between 0 and 1 is learned.

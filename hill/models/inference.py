@@ -252,12 +252,12 @@ class Inference:
     def _packs_wide(self) -> bool:
         """Whether batches can be packed and the encoder is wide enough for less than fp32 on a CPU."""
         text = self.model.text
-        return self.model.vector_only and text.packs and text.width >= MIN_WIDTH
+        return text.packs and text.width >= MIN_WIDTH
 
     @property
     def packed(self) -> bool:
-        """Whether batches are packed instead of padded: if the model only needs text vectors, on a GPU also bf16."""
-        return self.model.vector_only and self.model.text.packs and (self.bf16 or self.device.type == "cpu")
+        """Whether batches are packed instead of padded: if the text encoder can read them, on a GPU only in bf16."""
+        return self.model.text.packs and (self.bf16 or self.device.type == "cpu")
 
     def autocast(self) -> AbstractContextManager[object]:
         """Mixed precision, if configured; for forward passes only."""
@@ -317,8 +317,8 @@ class Inference:
                 yield documents, to_device(collate(tokens, None, self.shard(documents), pad), self.device)
             return
         resident = DeviceDocuments(tokens, None, pad, self.device)
-        on_gpu = self.device.type == "cuda"
-        size, budget = (0, BATCH_TOKENS) if on_gpu else (BATCH_SIZE, 0)
+        by_tokens = self.device.type == "cuda" and self.model.vector_only  # states of tokens need much memory
+        size, budget = (0, BATCH_TOKENS) if by_tokens else (BATCH_SIZE, 0)
         for documents in reading_order(tokens.lengths, size * self.n_shards, budget * self.n_shards):
             shard = self.shard(documents)
             yield documents, resident.packed(move(torch.from_numpy(shard), self.device), resident.size(shard))

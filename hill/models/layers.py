@@ -160,7 +160,8 @@ def nt_xent(one: Tensor, other: Tensor, temperature: float = 1.0, negatives: Ten
     processes share the batch, B counts the documents of all, in `negatives` too.
     """
     if negatives is None and not is_distributed() and len(one) <= MAX_KERNEL_BATCH and use_kernels(one):
-        fused: Tensor = structure_kernels().NTXent.apply(one.float(), other.float(), temperature)
+        with torch.autocast(one.device.type, enabled=False):  # the kernels read fp32
+            fused: Tensor = structure_kernels().NTXent.apply(one.float(), other.float(), temperature)
         return fused
     one, other = all_gather(one), all_gather(other)
     views = F.normalize(torch.cat([one, other]).float(), dim=1)  # (2B, D)

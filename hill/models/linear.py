@@ -29,7 +29,7 @@ from hill.ngrams import count_documents
 from hill.settings import check_at_least, check_one_of
 from hill.taxonomy import Taxonomy
 from hill.tree._loops import njit
-from hill.types import MANY_LABELS, Batch, BoolArray, FloatArray, IntArray, Output
+from hill.types import MANY_LABELS, AnyBatch, Batch, BoolArray, FloatArray, IntArray, Output
 
 Floats = npt.NDArray[np.float32]
 
@@ -64,7 +64,7 @@ class LinearConfig(ModelConfig):
     """1 for words, 2 for words and pairs of words."""
     characters: int | str = "auto"
     """Also n-grams of 2 to this many characters within words, at most 5, which help with rare and misspelled words; 0
-    for none; auto: 4 if the training texts have at most 300 characters on average."""
+    for none; auto: 4 if the training texts have at most 300 characters on average, or no spaces between words."""
     min_count: int = 2
     """Fewest training documents of an n-gram; if no n-gram has as many, all are features."""
     c: float = 1.0
@@ -303,8 +303,9 @@ class Linear(HTCModel):
         self.assets[NGRAMS_FILE] = ngrams | {"counts": total.tolist(), "documents": documents}
         self.text.set_features(self.text.keys, total, documents, self.text.characters)
 
-    def forward(self, batch: Batch) -> Output:
+    def forward(self, batch: AnyBatch) -> Output:
         """Margins (B, L) of a batch; with labels also the loss of the config, which `fit` does not use."""
+        assert isinstance(batch, Batch)
         logits = self.head(self.text.sparse(batch.ids, batch.mask)) + self.bias
         if batch.labels is None:
             return Output(logits)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import reprlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -15,6 +16,7 @@ from difflib import SequenceMatcher
 from functools import cached_property
 from itertools import islice
 from typing import Any
+from unicodedata import category
 
 import numpy as np
 from scipy.sparse import csr_array, eye_array
@@ -45,6 +47,8 @@ MAX_CANDIDATES = 20
 
 MIN_SIMILARITY = 0.6
 
+THREE_LETTERS = re.compile(r"[^\W\d_]{3}")
+
 Location = Callable[[int], str]
 """Returns for a row where it was read, for example ` (line 14 of tax.tsv)`, or an empty string."""
 
@@ -57,6 +61,20 @@ class Label:
     name: str
     parents: tuple[str, ...] = ()
     description: str = ""
+
+    @property
+    def has_words(self) -> bool:
+        """Whether its name or its description has words, so that it can be compared with texts."""
+        return has_words(self.name) or has_words(self.description)
+
+
+def has_words(text: str) -> bool:
+    """Whether a text has words, unlike the code A00.1: three letters in a row, or a letter of a script without case.
+
+    >>> [text for text in ("A00.1", "cs.AI", "Cholera", "数学", "7") if has_words(text)]
+    ['Cholera', '数学']
+    """
+    return THREE_LETTERS.search(text) is not None or any(category(character) == "Lo" for character in text)
 
 
 class Taxonomy:

@@ -381,7 +381,7 @@ def make_optimiser(model: HTCModel, config: TrainConfig, graphs: bool = False) -
         is_classifier = config.classifier_lr > 0 and name.startswith("head")
         if weight.requires_grad:
             groups[0 if is_encoder else 2 if is_classifier else 1]["params"].append(weight)
-    fused = device.type == "cuda" and not config.plain
+    fused = device.type in ("cuda", "cpu") and not config.plain
     epsilon = EPSILON if sum(map(len, model.levels)) <= MANY_LABELS else MANY_LABELS_EPSILON
     return torch.optim.AdamW(groups, eps=epsilon, weight_decay=config.weight_decay, fused=fused, capturable=graphs)
 
@@ -446,7 +446,7 @@ def make_steps(session: Session, data: Split) -> StepRunner:
     config = session.config
     is_single = config.accumulate == 1 and session.context.world_size == 1
     on_gpu = session.device.type == "cuda" and session.inference.packed
-    graphed = on_gpu and is_single and not config.recompute and data.vectors is None
+    graphed = on_gpu and is_single and not config.recompute and data.vectors is None and session.model.steps_are_equal
     return (GraphedSteps if graphed else StepRunner)(session, data)
 
 

@@ -120,9 +120,10 @@ def build_warm(
     text = copy_text_encoder(old.model.text, config, old.tokenizer).cpu()  # as a new model, wherever the old one is
     assets = kind.prepare(documents, taxonomy, config, old.tokenizer)
     changes = diff(old.taxonomy, taxonomy)
-    if not any(map(len, (changes.added, changes.removed, changes.moved))):
-        source = changes.pairs[np.argsort(changes.pairs[:, 1]), 0]
-        assets |= kind.reorder_assets(old.model.assets, old_config, config, source)
+    reordered = not any(map(len, (changes.added, changes.removed, changes.moved)))
+    source = np.full(len(taxonomy), -1)
+    source[changes.pairs[:, 1]] = changes.pairs[:, 0]
+    assets |= kind.adapt_assets(old.model.assets, old_config, config, source, reordered)
     model = kind(text, taxonomy, config, assets)
     model.start()
     return model, old.tokenizer, warm_start(model, old, taxonomy)
@@ -147,6 +148,7 @@ def warm_start(model: HTCModel, old: SavedModel, taxonomy: Taxonomy) -> WarmStar
             weight.copy_(value)
         else:
             fresh.append(name)
+    model.start_added(np.flatnonzero(mapping.source < 0))
     return WarmStartReport(mapping.copied, mapping.from_relatives, mapping.from_others, mapping.fresh, tuple(fresh))
 
 

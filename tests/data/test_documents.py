@@ -247,3 +247,5 @@ def test_names_and_sentences_of_descriptions_are_documents_of_their_label() -> N
     assert documents.labels.toarray().tolist() == [[True, False], *[[True, True]] * 4]
     known = label_documents(["BATS", sentences[1]], ["m", "m"], taxonomy)
     assert describe_labels(taxonomy, [known]).texts == ["Mammals", sentences[0], sentences[2]]
+    coded = Taxonomy([Label("A00", "A00", (), bats), Label("A01", "A01")])
+    assert describe_labels(coded).texts == sentences

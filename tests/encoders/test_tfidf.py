@@ -17,6 +17,7 @@ from hill.explain import explain
 from hill.models.linear import Linear, LinearConfig, _ngrams
 from hill.ngrams import count_documents
 from hill.settings import make
+from hill.taxonomy import Label, Taxonomy
 from tests.conftest import animals_taxonomy, toy_documents
 
 TRAIN = ["malware steals a password", "the Malware hides", "a password dumper", "größe der schlange", "x y", "steals"]
@@ -141,7 +142,30 @@ def test_the_largest_alphabet_has_distinct_keys() -> None:
     ("setting", "length", "chosen"), [("auto", 300, 4), ("auto", 301, 0), (0, 10, 0), (3, 1_000, 3), (5, 10, 5)]
 )
 def test_the_automatic_choice_is_for_short_texts(setting: int | str, length: int, chosen: int) -> None:
-    assert choose_characters(setting, ["a" * (length - 100), "b" * (length + 100)]) == chosen
+    longest = ("word " * 100)[: length + 100]
+    assert choose_characters(setting, [longest[: length - 100], longest]) == chosen
+
+
+def test_texts_without_spaces_use_them() -> None:
+    """Long Chinese texts had one unknown word per sentence."""
+    draw, kinds = np.random.default_rng(0), {"数学": "方程", "物理": "量子"}
+    fillers = [chr(0x5000 + number) for number in range(300)]
+    texts, labels = [], []
+    for number in range(80):
+        label = list(kinds)[number % 2]
+        letters = draw.choice(fillers, 320).tolist()
+        for place in draw.choice(320, 5):
+            letters[place] += kinds[label]
+        texts.append("，".join("".join(letters[start : start + 20]) for start in range(0, 320, 20)))
+        labels.append(label)
+    taxonomy = Taxonomy([Label(name, name) for name in kinds])
+    scores = [
+        HillClassifier(taxonomy, "linear", {"model": model}, preset=None)
+        .fit(texts[:60], labels[:60])
+        .score(texts[60:], labels[60:])
+        for model in ({"characters": 0}, {})
+    ]
+    assert scores[0] < 0.8 and scores[1] == 1
 
 
 def test_they_help_with_misspelled_words_and_are_saved_with_the_model(tmp_path: Path) -> None:

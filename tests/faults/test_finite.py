@@ -96,15 +96,10 @@ def test_a_step_that_is_not_finite_stops_the_training(
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_a_skipped_step_changes_nothing(
-    tiny_encoder: Path, tmp_path: Path, spoil: Any, monkeypatch: pytest.MonkeyPatch, fused: bool
-) -> None:
-    """A fused optimiser, as on a GPU, skips the step itself."""
+def test_a_skipped_step_changes_nothing(tiny_encoder: Path, tmp_path: Path, spoil: Any, fused: bool) -> None:
+    """A fused optimiser skips the step itself."""
     spoil(nan_loss)
-    if fused:
-        make = torch.optim.AdamW
-        monkeypatch.setattr(torch.optim, "AdamW", lambda *given, **options: make(*given, **options | {"fused": True}))
-    model, found, seen = tiny(tiny_encoder, skip_nonfinite=True), {}, []
+    model, found, seen = tiny(tiny_encoder, skip_nonfinite=True, plain=not fused), {}, []
     for report in reports(model, tmp_path / "out"):
         if isinstance(report, Step):
             session = model._session

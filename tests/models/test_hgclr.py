@@ -28,7 +28,7 @@ from hill.models.layers import nt_xent
 from hill.taxonomy import Label, Taxonomy
 from hill.types import Batch
 from tests.conftest import animals_taxonomy, random_taxonomy
-from tests.made import make_model
+from tests.made import make_model, packed
 from tests.tree.test_coding_tree import NYT, RCV1, WOS
 
 SMALL = {
@@ -238,7 +238,7 @@ def test_keeping_is_0_or_1_with_the_gradient_of_the_score() -> None:
     attention = torch.rand(4, 50, 20).softmax(dim=2).requires_grad_()
     labels, weights = torch.rand(4, 20) < 0.15, torch.randn(4, 50)
     torch.manual_seed(7)
-    keep = keep_tokens(attention, labels, 0.05)
+    keep = keep_tokens(attention, labels[:, None], 0.05)
     torch.manual_seed(7)
     noise = -torch.empty_like(attention).exponential_().log()
     shares = (attention + noise).exp()
@@ -257,7 +257,7 @@ def test_an_eighth_of_the_tokens_is_kept_in_wos() -> None:
     attention = torch.full((4, 10_000, 141), 1 / 141)
     labels = torch.zeros(4, 141)
     labels[:, [3, 77]] = 1
-    assert keep_tokens(attention, labels, 0.02).mean() == pytest.approx(0.12, abs=0.01)
+    assert keep_tokens(attention, labels[:, None], 0.02).mean() == pytest.approx(0.12, abs=0.01)
 
 
 @pytest.fixture(params=ENCODERS)
@@ -272,9 +272,10 @@ def test_a_second_view_that_keeps_all_is_the_first(encoder: Any, pooling: str) -
     batch = some_batch(model.text.pad, 7)
     everything = torch.ones(3, 7)
     first = model.text(batch.ids, batch.mask)
-    assert torch.allclose(model.second_view(batch.ids, batch.mask, everything), first, atol=1e-6)
-    wider = F.pad(batch.ids, (0, 5), value=model.text.pad), F.pad(batch.mask, (0, 5))
-    assert torch.allclose(model.second_view(*wider, everything), first, atol=1e-6)
+    assert torch.allclose(model.second_view(batch, everything), first, atol=1e-6)
+    wider = Batch(F.pad(batch.ids, (0, 5), value=model.text.pad), F.pad(batch.mask, (0, 5)))
+    assert torch.allclose(model.second_view(wider, everything), first, atol=1e-6)
+    assert torch.allclose(model.second_view(packed(batch), everything), first, atol=1e-6)
 
 
 def test_labels_are_the_means_of_their_names_embeddings(encoder: Any) -> None:
@@ -290,17 +291,27 @@ def test_a_dropped_word_leaves_its_place(monkeypatch: pytest.MonkeyPatch) -> Non
     model = model_on(bert, animals_taxonomy()).eval()
     batch = some_batch(0, 7)
     keep = (torch.rand(3, 9) < 0.5).float()
-    seen: list[tuple[Tensor, Tensor]] = []
-    monkeypatch.setattr(model.keeper, "forward", lambda words, vectors, labels: seen.append((words, vectors)) or keep)
+    seen: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def kept(words: Tensor, vectors: Tensor, labels: Tensor) -> Tensor:
+        seen.append((words, vectors, labels))
+        return keep if words.dim() == 3 else F.pad(keep[batch.mask > 0], (0, len(words) - int(batch.mask.sum())))
+
+    monkeypatch.setattr(model.keeper, "forward", kept)
     parts = bert.embeddings
     words = parts.word_embeddings.weight[batch.ids]
     places = parts.position_embeddings.weight[:9] + parts.token_type_embeddings.weight[0]
     states = parts.LayerNorm(words * keep[..., None] + places)
     states = bert.encoder(states, attention_mask=_attended(batch.mask)).last_hidden_state
     expected = model.text.pool(states, batch.mask)
-    assert torch.allclose(model.second_view(batch.ids, batch.mask, batch.labels), expected, atol=1e-6)
+    assert torch.allclose(model.second_view(batch, batch.labels), expected, atol=1e-6)
     assert torch.equal(seen[0][0], words), "tokens ask with their words alone"
     assert torch.equal(seen[0][1], model.structure(model.label_vectors()))
+    assert torch.allclose(model.second_view(packed(batch), batch.labels), expected, atol=1e-6)
+    tokens = int(batch.mask.sum())
+    for padded, given in ((words, seen[1][0]), (seen[0][2], seen[1][2])):  # words, and the labels of their documents
+        assert torch.equal(given[:tokens], padded[batch.mask > 0])
+    assert not seen[1][2][tokens:].any()
 
 
 def _attended(mask: Tensor) -> Tensor:
@@ -313,7 +324,7 @@ def test_the_loss_is_that_of_both_views_and_their_contrast(tiny_encoder: Path) -
     torch.manual_seed(4)
     output = model(batch)
     torch.manual_seed(4)
-    text, kept = model.text(batch.ids, batch.mask), model.second_view(batch.ids, batch.mask, batch.labels)
+    text, kept = model.text(batch.ids, batch.mask), model.second_view(batch, batch.labels)
     assert not torch.allclose(text, kept, atol=1e-3)
     first, second = (
         F.binary_cross_entropy(model.head(vectors).sigmoid(), batch.labels.float()) for vectors in (text, kept)

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from hill.classifier import HillClassifier
 from hill.data.documents import label_documents
 from hill.errors import ConfigError
-from hill.models.hill import TOKENS_FILE, TREE_FILE, HILLConfig
+from hill.models.hill import TOKENS_FILE, TREE_FILE, UNSEEN_FILE, HILLConfig
+from hill.models.inference import SavedModel
 from hill.models.layers import nt_xent, to_label_lists
 from hill.taxonomy import Label, Taxonomy
+from hill.train.warm_start import build_warm
 from hill.tree import build_tree
 from tests.conftest import animals_taxonomy, random_taxonomy, toy_documents
 from tests.made import blank_model, make_model
@@ -165,6 +167,54 @@ def test_names_start_as_the_encoder_reads_them_and_add_their_cosine(tiny_encoder
     model.names = None
     assert torch.allclose(logits, model.classify(document).logits + torch.stack(added), atol=1e-4)
     assert not torch.allclose(logits, anywhere, atol=1e-2)
+
+
+def test_unseen_labels_are_scored_by_their_share_among_unrelated_labels(tiny_encoder: Path) -> None:
+    """One label at a time: log odds in a softmax of 20 × cosine without ancestors and descendants, plus 1.5."""
+    made = make_model("hill", {}, tiny_encoder)
+    taxonomy, tokenizer, text = animals_taxonomy(), made.stored.tokenizer, made.model.text.eval()
+    config = HILLConfig(name_weight=10.0, height=2, contrast=0.0)
+    assets = type(made.model).prepare(label_documents(["x"], [["a"]], taxonomy), taxonomy, config, tokenizer)
+    assets[UNSEEN_FILE] = {"rows": [1, 3]}
+    model = type(made.model)(text, taxonomy, config, assets).eval()
+    model.start()
+    documents = text(made.batch.ids, made.batch.mask)
+    names = []
+    for label in taxonomy:
+        ids = torch.tensor([tokenizer.encode(f"{label.name} {label.description}".strip()).ids])
+        names.append(text(ids, torch.ones_like(ids))[0])
+    expected = torch.zeros(len(documents), len(taxonomy))
+    for i, document in enumerate(documents):
+        powers = [torch.exp(20 * torch.cosine_similarity(document, name, dim=0)) for name in names]
+        for row in (1, 3):
+            related = {row, *taxonomy.ancestors(row).tolist(), *taxonomy.descendants(row).tolist()}
+            others = sum(power for other, power in enumerate(powers) if other not in related)
+            expected[i, row] = torch.log(powers[row] / others) + 1.5
+    logits = model.classify(documents).logits
+    model.unseen = None
+    assert torch.allclose(logits - model.classify(documents).logits, expected, atol=1e-4)
+    assert taxonomy.ancestors(3).size and taxonomy.descendants(1).size, "both kinds of relatives are left out"
+
+
+@pytest.mark.parametrize("units", [0, 2])
+def test_names_alone_score_labels_that_a_warm_start_adds(tiny_encoder: Path, units: int) -> None:
+    settings = {"name_weight": 10.0, "leaf_units": units, "contrast": 0.0, "classifier": "text"}
+    made = make_model("hill", settings, tiny_encoder)
+    for weight in made.model.parameters():
+        weight.data += 0.1 * torch.randn_like(weight)
+    larger = Taxonomy([*animals_taxonomy(), Label("owl", "wing night", ("f",)), Label("elm", "leaf", ("p",))])
+    nothing = label_documents([], [], larger)
+    model: Any
+    model, _, _ = build_warm(made.stored, nothing, larger, made.stored.model.config)
+    model.eval()
+    documents = model.text(made.batch.ids, made.batch.mask)
+    logits = model.classify(documents).logits
+    assert torch.allclose(logits[:, :7], made.model.eval()(made.batch).logits, atol=1e-5)
+    assert torch.allclose(logits[:, 7:], model.unseen(documents)[:, 7:], atol=1e-5)
+    stored = SavedModel("hill", model, larger, made.stored.tokenizer, made.stored.settings)
+    again: Any
+    again, _, _ = build_warm(stored, nothing, larger, model.config)
+    assert torch.allclose(again.eval().classify(documents).logits, logits, atol=1e-5), "they stay unseen"
 
 
 def test_a_training_begins_with_the_names(tiny_encoder: Path) -> None:

@@ -74,8 +74,10 @@ def test_level_net_in_prediction() -> None:
     assert (found - expected).norm() <= 3e-3 * expected.norm()
 
 
-def test_nt_xent() -> None:
+@pytest.mark.parametrize("mixed", [False, True])
+def test_nt_xent(mixed: bool) -> None:
     one, other = leaf(B, D), leaf(B, D)
-    found = nt_xent(one, other, 0.7)
+    with torch.autocast("cuda", dtype=torch.bfloat16, enabled=mixed):
+        found = nt_xent(one, other, 0.7)
     torch.set_float32_matmul_precision("highest")
     same(found, nt_xent(one, other, 0.7), [one, other])

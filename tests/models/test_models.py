@@ -15,7 +15,7 @@ from hill.metrics import flat_scores
 from hill.models import HTCModel
 from hill.models.inference import load_saved
 from hill.types import Batch
-from tests.made import Made, make_model
+from tests.made import Made, make_model, packed
 
 SMALL = {"text": "rcnn", "word_width": 12, "gru_width": 8, "filters": 6}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -127,6 +127,20 @@ def test_padding_and_company_change_no_score(made: Made) -> None:
         assert torch.allclose(model(wider).logits, together, atol=1e-5)
         alone = torch.cat([model(Batch(batch.ids[i : i + 1], batch.mask[i : i + 1])).logits for i in range(16)])
     assert torch.allclose(alone, together, atol=1e-5)
+
+
+def test_packed_documents_have_the_loss_and_the_gradients_of_padded_ones(made: Made) -> None:
+    model, batch = made.model.eval(), made.batch
+    if not model.text.packs:
+        pytest.skip("its text encoder reads no packed batches")
+    results = []
+    for form in (batch, packed(batch)):
+        output = model(form)
+        loss = output.parts["labels"]  # other parts draw random numbers
+        weights = list(model.text.parameters())
+        results.append((output.logits, loss, *torch.autograd.grad(loss, weights)))
+    for one, other in zip(*results, strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
 
 
 def overfitted(made: Made) -> bool:
