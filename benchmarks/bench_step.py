@@ -1,4 +1,7 @@
-"""Measure training steps and prediction on a device: documents per second, time per step, memory, FLOP utilisation.
+"""Measure training steps and prediction on a GPU, or on a CPU: documents per second, time per step, memory.
+
+`train_limit` and `eval_limit` are shares of what an H200 can compute; `peak_gib` is memory of the GPU, or of the whole
+process so far: measure one row per process on a CPU.
 
 Modes are fast, plain (fp32, padded), and trainer: Hugging Face's Trainer with the same model, in bf16, documents of
 similar length per batch, padded. Synthetic documents with lengths normal(200, 80) clipped to 20-512,
@@ -8,6 +11,8 @@ similar length per batch, padded. Synthetic documents with lengths normal(200, 8
 
 import argparse
 import json
+import platform
+import resource
 import tempfile
 import time
 from pathlib import Path
@@ -56,7 +61,28 @@ LIMIT = 790e12
 WARM_STEPS, WARM_SECONDS = 120, 40.0
 TRAINER_WARM_STEPS, TRAINER_STEPS, TRAINER_DOCUMENTS = 10, 60, 4_000
 """Steps of Hugging Face's Trainer before and while it is measured, and the documents that it predicts."""
+ON_GPU = torch.cuda.is_available()
+DIGITS = None if ON_GPU else 1
+DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 COLUMNS = ("model", "batch", "mode", "train_docs_s", "step_ms", "train_limit", "eval_docs_s", "eval_limit", "peak_gib")
+
+
+def wait() -> None:
+    """Wait for the device."""
+    if ON_GPU:
+        torch.cuda.synchronize()
+
+
+def peak_gib() -> float:
+    """The peak of memory: of the GPU since `reset_peak_memory_stats`, or of the process."""
+    if ON_GPU:
+        return round(torch.cuda.max_memory_allocated() / 2**30, 2)
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2)
+
+
+def share_of_limit(work: float, seconds: float) -> float | None:
+    """The share of a GPU's limit that these operations are; None on a CPU."""
+    return round(work / LIMIT / seconds, 3) if ON_GPU else None
 
 
 def stars(count: int = 7, labels: int = 141) -> Taxonomy:
@@ -102,7 +128,8 @@ def operations(encoder: Any, lengths: Any) -> float:
 
 def measure(session: Session, data: Split, seconds: float) -> dict[str, Any]:
     """Run training steps for this long after a warm-up, then predict all documents once."""
-    torch.cuda.reset_peak_memory_stats()
+    if ON_GPU:
+        torch.cuda.reset_peak_memory_stats()
     steps: StepRunner = make_steps(session, data)
     session.model.train()
     size, seed = session.config.batch_size, session.config.seed
@@ -111,18 +138,18 @@ def measure(session: Session, data: Split, seconds: float) -> dict[str, Any]:
     while done < WARM_STEPS and time.perf_counter() - start < WARM_SECONDS:  # kernels compiled, shapes recorded
         steps.step([order[done % len(order)]])
         done += 1
-    torch.cuda.synchronize()
+    wait()
     first, start = done, time.perf_counter()
     while time.perf_counter() - start < seconds:
         for _ in range(10):
             steps.step([order[done % len(order)]])
             done += 1
-        torch.cuda.synchronize()
+        wait()
     spent = time.perf_counter() - start
     taken = [order[i % len(order)] for i in range(first, done)]
     lengths = data.tokens.lengths
     trained = np.concatenate([lengths[documents] for documents in taken])
-    peak = torch.cuda.max_memory_allocated() / 2**30
+    peak = peak_gib()
     encoder = session.model.text.encoder
     for _ in session.inference.scores(data.tokens):
         pass
@@ -131,12 +158,12 @@ def measure(session: Session, data: Split, seconds: float) -> dict[str, Any]:
         pass
     read = time.perf_counter() - start
     return {
-        "train_docs_s": round(len(trained) / spent),
+        "train_docs_s": round(len(trained) / spent, DIGITS),
         "step_ms": round(1000 * spent / len(taken), 2),
-        "train_limit": round(3 * operations(encoder, trained) / LIMIT / spent, 3),
-        "eval_docs_s": round(len(data) / read),
-        "eval_limit": round(operations(encoder, lengths) / LIMIT / read, 3),
-        "peak_gib": round(peak, 2),
+        "train_limit": share_of_limit(3 * operations(encoder, trained), spent),
+        "eval_docs_s": round(len(data) / read, DIGITS),
+        "eval_limit": share_of_limit(operations(encoder, lengths), read),
+        "peak_gib": peak,
     }
 
 
@@ -163,13 +190,17 @@ class StepTimes(transformers.TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Wait for the device at the first and the last step that counts."""
         if state.global_step in (self.warm, self.last):
-            torch.cuda.synchronize()
+            wait()
             self.ends.append(time.perf_counter())
 
 
 def measure_trainer(model: Any, data: Split, batch: int) -> dict[str, Any]:
     """Train and predict with Hugging Face's Trainer; its start and the first steps do not count."""
-    tokens, rows, picked = data.tokens, torch.from_numpy(data.labels.toarray()).float(), range(TRAINER_DOCUMENTS)
+    tokens, rows, picked = (
+        data.tokens,
+        torch.from_numpy(data.labels.toarray()).float(),
+        range(min(TRAINER_DOCUMENTS, len(data))),
+    )
     ids = [torch.from_numpy(tokens[i].astype(np.int64)) for i in range(len(data))]
     examples = [{"input_ids": own, "labels": row} for own, row in zip(ids, rows, strict=True)]
 
@@ -182,12 +213,14 @@ def measure_trainer(model: Any, data: Split, batch: int) -> dict[str, Any]:
     arguments = transformers.TrainingArguments(
         output_dir=tempfile.mkdtemp(), bf16=True, per_device_train_batch_size=batch, per_device_eval_batch_size=128,
         max_steps=times.last, train_sampling_strategy="group_by_length", save_strategy="no", logging_strategy="no",
-        report_to="none", disable_tqdm=True, dataloader_num_workers=4, remove_unused_columns=False,
+        report_to="none", disable_tqdm=True, dataloader_num_workers=4 if ON_GPU else 0,
+        remove_unused_columns=False, use_cpu=not ON_GPU,
     )  # fmt: skip
     trainer = transformers.Trainer(PaddedModel(model), arguments, collate_padded, examples, callbacks=[times])
-    torch.cuda.reset_peak_memory_stats()
+    if ON_GPU:
+        torch.cuda.reset_peak_memory_stats()
     trainer.train()
-    spent, peak = times.ends[1] - times.ends[0], torch.cuda.max_memory_allocated() / 2**30
+    spent, peak = times.ends[1] - times.ends[0], peak_gib()
     longest_first = sorted((examples[i] for i in picked), key=lambda example: -len(example["input_ids"]))
     for _ in range(2):
         start = time.perf_counter()
@@ -196,12 +229,12 @@ def measure_trainer(model: Any, data: Split, batch: int) -> dict[str, Any]:
     encoder, lengths = model.text.encoder, tokens.lengths
     trained = 3 * operations(encoder, lengths) * TRAINER_STEPS * batch / len(data)
     return {
-        "train_docs_s": round(TRAINER_STEPS * batch / spent),
+        "train_docs_s": round(TRAINER_STEPS * batch / spent, DIGITS),
         "step_ms": round(1000 * spent / TRAINER_STEPS, 2),
-        "train_limit": round(trained / LIMIT / spent, 3),
-        "eval_docs_s": round(len(picked) / read),
-        "eval_limit": round(operations(encoder, lengths[: len(picked)]) / LIMIT / read, 3),
-        "peak_gib": round(peak, 2),
+        "train_limit": share_of_limit(trained, spent),
+        "eval_docs_s": round(len(picked) / read, DIGITS),
+        "eval_limit": share_of_limit(operations(encoder, lengths[: len(picked)]), read),
+        "peak_gib": peak,
     }
 
 
@@ -215,15 +248,14 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="a data folder with taxonomy.tsv, for a pretrained --encoder")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    if not torch.cuda.is_available():
-        raise SystemExit("bench_step measures a GPU; there is none")
     taxonomy = read_taxonomy(arguments.data / "taxonomy.tsv") if arguments.data else stars()
     data = synthetic(arguments.documents, taxonomy, 30_000)
     if arguments.data:
         found = read_data(arguments.data, taxonomy)["train"]
         data = Split(tokenize(found.texts, load_pretrained(arguments.encoder).tokenizer, 512), found.labels)
     rows = []
-    machine = f"{torch.cuda.get_device_name()}, torch {torch.__version__}, transformers {transformers.__version__}"
+    machine = torch.cuda.get_device_name() if ON_GPU else f"{torch.get_num_threads()} cores, {platform.machine()}"
+    machine += f", torch {torch.__version__}, transformers {transformers.__version__}"
     result = {"benchmark": "step", "encoder": arguments.encoder, "labels": len(taxonomy), "machine": machine}
     for asked in arguments.rows:
         name, batch, mode = (*asked.split(":"), "fast")[:3]
@@ -232,13 +264,14 @@ def main() -> None:
             measured = measure_trainer(model, data, int(batch))
         else:
             config = TrainConfig(batch_size=int(batch), plain=mode == "plain")
-            measured = measure(Session(model, config, torch.device("cuda")), data, arguments.seconds)
+            measured = measure(Session(model, config, DEVICE), data, arguments.seconds)
         rows.append({"model": name, "batch": int(batch), "mode": mode, **measured})
         print(json.dumps(rows[-1]), flush=True)
         if arguments.out:
             arguments.out.write_text(json.dumps({**result, "rows": rows}, indent=1) + "\n")
         del model
-        torch.cuda.empty_cache()
+        if ON_GPU:
+            torch.cuda.empty_cache()
     table = Table(title=f"{arguments.encoder}, {len(taxonomy)} labels, mean length {data.tokens.lengths.mean():.0f}")
     for column in COLUMNS:
         table.add_column(column.replace("_", " "), justify="right")
