@@ -5,6 +5,7 @@ import runpy
 from collections.abc import Iterable
 from pathlib import Path
 from statistics import mean, stdev
+from types import SimpleNamespace
 from typing import Any
 
 from scipy.stats import t
@@ -12,6 +13,7 @@ from scipy.stats import t
 from hill.research.rows import TABLES
 
 ROOT = Path(__file__).parent.parent
+equal = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("equal.py"))))
 BEGIN, END = "<!-- results: made by docs/readme.py -->", "<!-- end of results -->"
 MEASURES = ("micro_f1", "macro_f1")
 QUALITY = {"micro_f1": "micro F1", "macro_f1": "macro F1", "hierarchical_f1": "hierarchical F1"}
@@ -109,19 +111,10 @@ def seconds(found: dict[str, Any]) -> str:
 
 
 def small_table() -> str:
-    """HILL, the flat baseline, the best rival and the linear model, with the tuned threshold."""
-    rows = {"linear": "TF-IDF + linear SVM", "flat": "BERT (flat)", "hgclr": "HGCLR", "hill": "HILL"}
-    lines = []
-    for name, title in rows.items():
-        cells = []
-        for data in ("arxiv", "attack"):
-            folders = sorted((ROOT / f"experiments/results/{data}/runs").glob(f"{name}-[0-9]*"))
-            tests = [json.loads((folder / "run.json").read_text())["test"] for folder in folders]
-            cells += [of(tests, "tuned", measure) for measure in ("micro_f1", "macro_f1")]
-        lines.append([title, *cells])
+    """Rows of the table with equal tuning, and the preset auto."""
     runs = preset_runs()
-    lines.append([PRESET_ROWS["auto"], *scores(runs["arxiv", "auto", 0]), *scores(runs["attack", "auto", 0])])
-    return table(["test, MiniLM", "arxiv: micro F1", "macro F1", "attack: micro F1", "macro F1"], lines)
+    auto = [PRESET_ROWS["auto"], *(cell for data in ("wos", "attack") for cell in scores(runs[data, "auto", 0]))]
+    return equal.small_table([auto])
 
 
 PRESET_ROWS = {
@@ -478,6 +471,7 @@ def all_tables() -> str:
 PAGES = {
     "README.md": small_table,
     "docs/results.md": all_tables,
+    "docs/hierarchy.md": equal.tables,
     "docs/presets.md": curves,
     "docs/peers.md": peer_tables,
     "docs/start.md": few_labels,
@@ -491,5 +485,5 @@ if __name__ == "__main__":
     draw_curves(ROOT / "docs" / "img" / "learning-curves.png")
     if peer_runs():
         draw_peers(ROOT / "docs" / "img")
-
+    equal.draw(ROOT / "docs" / "img" / "hierarchy.svg")
     draw_few_labels(ROOT / "docs" / "img" / "few-labels.svg")

@@ -176,7 +176,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--sets", nargs="+", default=["wos", "attack"])
     parser.add_argument("--scenarios", nargs="+", default=["labels", "documents", "whole"])
-    parser.add_argument("--sizes", nargs="+", type=int, default=list(SIZES))
+    parser.add_argument("--sizes", nargs="*", type=int, default=list(SIZES), help="none: apply only")
     parser.add_argument("--split", default="dev")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--encoder", default="minilm")
@@ -189,7 +189,8 @@ def main() -> None:
         for seed, name, scenario in product(range(given.seeds), reversed(given.sets), given.scenarios)
     ]
     work = partial(execute, given.data, given.encoder, given.steps, tuple(given.sizes), given.variants)
-    run_all(work, runs, given, lambda row: row["step"] in ("whole", "add all"))
+    last = ("whole", "add all") if given.sizes else ("whole", "apply")
+    run_all(work, lambda results: runs, given, lambda row: row["step"] in last)
 
 
 if __name__ == "__main__":

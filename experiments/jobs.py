@@ -9,7 +9,7 @@ import json
 import signal
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -19,6 +19,8 @@ import torch
 from frozen import append
 
 Run = dict[str, Any]
+Plan = Callable[[list[Run]], Iterable[Run]]
+"""The runs that can be executed, given the results so far; later runs may depend on earlier results."""
 THREADS = 2
 """Threads of PyTorch per process beside a GPU."""
 
@@ -33,21 +35,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_all(
     execute: Callable[[Run], Iterable[Run]],
-    runs: Iterable[Run],
+    plan: Plan,
     given: argparse.Namespace,
     is_last: Callable[[Run], bool] = bool,
 ) -> None:
-    """Execute the runs whose last result is not in the file yet, in this order."""
-    lines = given.out.read_text(encoding="utf-8").splitlines() if given.out.exists() else []
-    done = [row for row in map(json.loads, lines) if is_last(row)]
-    missing = [run for run in runs if not any(contains(row, run) for row in done)]
+    """Execute the planned runs whose last result is not in the file yet, in this order; plan again after each run."""
     end = time.time() + given.seconds
     work = partial(_execute, execute, given.out, given.limit, end)
+    started: list[Run] = []
+    futures: dict[Future[None], Run] = {}
     with ProcessPoolExecutor(given.workers, get_context("spawn")) as pool:
-        futures = {pool.submit(work, run): run for run in missing}
-        for future in as_completed(futures):
-            if error := future.exception():  # a run that fails does not stop the others
-                print(futures[future], f"{type(error).__name__}: {error}", flush=True)
+        while True:
+            results = read_results(given.out)
+            done = [row for row in results if is_last(row)]
+            for run in plan(results):
+                if run not in started and not any(contains(row, run) for row in done):
+                    started.append(run)
+                    futures[pool.submit(work, run)] = run
+            if not futures:
+                return
+            for future in wait(futures, return_when=FIRST_COMPLETED).done:
+                run = futures.pop(future)
+                if error := future.exception():  # a run that fails does not stop the others
+                    print(run, f"{type(error).__name__}: {error}", flush=True)
+
+
+def read_results(file: Path) -> list[Run]:
+    """The results in a file of JSON lines; none if it does not exist."""
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
 
 
 def contains(row: Run, part: Run) -> bool:

@@ -220,7 +220,7 @@ def main() -> None:
             if any(row in ("auto+start", "fast+start") for row in given.rows):
                 save_start(given, name, Path(folder) / name)
         work = partial(execute, given.data, given.cache, Path(folder), given.encoder, given.settings)
-        run_all(work, all_runs(given), given)
+        run_all(work, lambda results: all_runs(given), given)
 
 
 if __name__ == "__main__":
