@@ -3,10 +3,10 @@
 HiClass predicts exactly one path per document, down to a leaf; the released package has no multi-label classifiers.
 
 - hiclass on data with one path per document (wos, icd): `predict`, without a threshold. Grid: a classifier per parent
-  node (LinearSVC, C of 1) or per node (logistic regression, C of 10; policy siblings).
+  node (LinearSVC, C of 1 and 3) or per node (logistic regression, C of 10 and 100; policy siblings).
 - hiclass on other data (arxiv, attack): a document with several paths is repeated, once per path. Labels are those
   whose probability (`predict_proba` of the classifiers per node, policy siblings) is above a threshold. A label with
-  several parents is a node of its own below each; its probability is the highest of them. Grid: C of 1 and 10.
+  several parents is a node of its own below each; its probability is the highest of them. Grid: C of 1, 10 and 100.
 
 The grid is tried on at most 4,000 documents.
 """
@@ -45,8 +45,9 @@ class HiClass(Peer):
     def grid(self) -> list[dict[str, Any]]:
         """Kinds of local classifiers, or C."""
         if self._single:
-            return [{"local": "parent node", "C": 1.0}, {"local": "node", "C": 10.0}]
-        return [{"local": "node", "C": cost} for cost in (1.0, 10.0)]
+            kinds = {"parent node": (1.0, 3.0), "node": (10.0, 100.0)}
+            return [{"local": kind, "C": cost} for kind, costs in kinds.items() for cost in costs]
+        return [{"local": "node", "C": cost} for cost in (1.0, 10.0, 100.0)]
 
     def grid_documents(self) -> int:
         """Some of the documents, if there are very many."""

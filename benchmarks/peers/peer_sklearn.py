@@ -1,7 +1,7 @@
 """scikit-learn: TF-IDF vectors and one linear classifier per label (one-vs-rest).
 
-- tfidf-svm: LinearSVC. Grid: words, or words and characters × C of 0.3 and 1.
-- tfidf-logreg: LogisticRegression (liblinear). Grid: the same features × C of 10 and 100.
+- tfidf-svm: LinearSVC. Grid: words, or words and characters × C of 0.3, 1 and 3.
+- tfidf-logreg: LogisticRegression (liblinear). Grid: the same features × C of 10, 100 and 1,000.
 
 Words are words and pairs of words; characters are n-grams of 2 to 4 characters within words, for data sets with short
 texts (300 characters or fewer on average): on abstracts they take several times as long. N-grams of fewer than 2
@@ -97,7 +97,7 @@ class Tfidf(Peer):
 class Svm(Tfidf):
     """TF-IDF and LinearSVC."""
 
-    COSTS = (0.3, 1.0)
+    COSTS = (0.3, 1.0, 3.0)
 
     def estimator(self, cost: float) -> Any:
         """A linear support vector machine."""
@@ -107,7 +107,7 @@ class Svm(Tfidf):
 class Logreg(Tfidf):
     """TF-IDF and logistic regression."""
 
-    COSTS = (10.0, 100.0)
+    COSTS = (10.0, 100.0, 1000.0)
 
     def estimator(self, cost: float) -> Any:
         """A logistic regression."""
