@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
@@ -19,6 +20,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 if "PYTEST_XDIST_WORKER" in os.environ:  # one thread a worker: more would wait for each other
     os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["HILL_CACHE"] = tempfile.mkdtemp()
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell leaves it to commands in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("hill", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("hill")
 
