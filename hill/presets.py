@@ -79,8 +79,15 @@ MAX_UNITS = 128
 MAX_ALL_UNITS = 25_000
 MAX_EPOCHS = 20
 MIN_STEPS, MAX_STEPS = 100, 10_000
+BATCH, SMALL_BATCH, CPU_BATCH = 64, 32, 16
+"""Documents per step: on a GPU, with few documents there, and on a CPU; smaller batches have more steps.
+
+On a CPU, where time limits the documents that are read, dev micro / macro F1 in batches of 64 and of 16: wos after
+3,000 documents 75.1 / 62.2 and 77.0 / 66.3, attack after 10,000 77.9 / 21.7 and 81.5 / 24.6, ICD-10-CM blocks after
+5,000 68.4 / 33.0 and 72.2 / 38.5 (experiments/results/presets/short.jsonl).
+"""
 SMALL = 4_000
-"""With fewer documents, batches have 32 documents instead of 64, and steps are twice as many."""
+"""Documents below which they are few."""
 WARM_RATE = 0.25
 """Learning rates of a training that continues on new documents, and of one that starts from a cold start with few
 documents, relative to those of a new one."""
@@ -136,6 +143,9 @@ def choose(preset: Any, facts: Facts, model_settings: Collection[str], given: Gr
     choice = PRESETS[preset](facts)
     settings = {group: dict(values) for group, values in choice.settings.items()}
     settings["model"] = {name: value for name, value in settings["model"].items() if name in model_settings}
+    own = settings["train"]
+    if "steps" in own and train.get("batch_size", 0) > 0:  # other batches, but as many documents
+        own["steps"] = max(own["steps"] * own["batch_size"] // train["batch_size"], 1)
     if "epochs" in train:  # the user's epochs replace the steps of the preset, and dev is scored after each
         for name in ("steps", "evaluations", "patience"):
             settings["train"].pop(name, None)
@@ -164,8 +174,11 @@ def _check_given(preset: str, train: Mapping[str, Any]) -> None:
         )
 
 
-def _auto(facts: Facts) -> Choice:
-    """The best model that we know. The runs behind each rule are in experiments/results/presets."""
+def _auto(facts: Facts, on_vectors: bool = False) -> Choice:
+    """The best model that we know. The runs behind each rule are in experiments/results/presets.
+
+    `on_vectors` means that steps read vectors of the frozen encoder.
+    """
     given, described = facts.documents, uses_label_texts(facts)
     if described:
         facts = replace(facts, documents=facts.documents + facts.label_texts)
@@ -185,9 +198,10 @@ def _auto(facts: Facts) -> Choice:
         # arxiv with units 70.9 / 58.9, without 70.3 / 57.8; with zlpr on wos 82.9 / 73.3 and 83.1 / 74.5.
         "leaf_units": min(MAX_UNITS, MAX_ALL_UNITS // facts.labels) if weighted and not single else 0,
     }
-    small = facts.documents < SMALL
-    steps = _steps(facts)
-    size, steps = (32, 2 * steps) if small else (64, steps)
+    size = SMALL_BATCH if facts.documents < SMALL else BATCH
+    if facts.device == "cpu" and not on_vectors:
+        size = CPU_BATCH
+    steps = _steps(facts) * BATCH // size
     if sampled:  # a step computes the loss on few labels, so batches are large, and rows start from centroids
         size, steps = MANY_LABELS_BATCH, max(MANY_LABELS_EPOCHS * facts.documents // MANY_LABELS_BATCH, MIN_STEPS)
     train: dict[str, Any] = {
@@ -216,14 +230,14 @@ def _auto(facts: Facts) -> Choice:
 
 
 def _steps(facts: Facts) -> int:
-    """Steps of 64 documents: more with more labels, a little more with more documents, at most `MAX_EPOCHS` epochs.
+    """Steps of `BATCH` documents: more with more labels, and a little more with more documents; at most `MAX_EPOCHS`.
 
     Half and twice as many on dev: wos (this gives 1,130) 82.5 / 71.9, 83.1 / 74.5, 82.4 / 73.1 with 512, 1,024 and
     2,048; attack (3,345) 86.7 / 29.1, 87.7 / 32.3, 88.1 / 31.5 with 1,024, 2,048 and 4,096; arxiv (1,720) 69.4 / 57.2
     and 70.0 / 57.6 with 768 and 1,536.
     """
     steps = 17 * facts.labels**0.5 * facts.documents**0.2
-    most = min(MAX_EPOCHS * facts.documents / 64, MAX_STEPS)
+    most = min(MAX_EPOCHS * facts.documents / BATCH, MAX_STEPS)
     return int(max(min(steps, most), MIN_STEPS))
 
 
@@ -264,7 +278,7 @@ def _paper(facts: Facts) -> Choice:
 
 def _fast(facts: Facts) -> Choice:
     """As auto, on vectors of the frozen encoder, which are computed once."""
-    auto = _auto(facts)
+    auto = _auto(facts, on_vectors=True)
     train = auto.settings["train"] | {"freeze": FROZEN, "steps": 2 * auto.settings["train"]["steps"]}
     train["minutes"] = min(train["minutes"], FAST_MINUTES)
     reason = "fast: the encoder is not trained; its vectors are computed once"

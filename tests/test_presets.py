@@ -104,6 +104,25 @@ def test_a_cpu_has_a_time_limit_and_fast_a_shorter_one() -> None:
     assert chosen(WOS)["train"]["minutes"] == chosen(WOS, preset="fast")["train"]["minutes"] == 0
 
 
+def test_batches_are_small_on_a_cpu_where_the_encoder_is_trained() -> None:
+    few = replace(WOS, documents=500)
+    cpu, gpu = ([replace(each, device=device) for each in (WOS, few)] for device in ("cpu", "cuda"))
+    sizes = [chosen(facts)["train"]["batch_size"] for facts in (*cpu, *gpu)]
+    assert sizes == [16, 16, 64, 32]
+    assert chosen(cpu[0], preset="fast")["train"]["batch_size"] == 64
+    read = [chosen(facts)["train"]["batch_size"] * chosen(facts)["train"]["steps"] for facts in (cpu[0], gpu[0])]
+    assert read[0] == read[1]
+
+
+def test_another_batch_size_reads_as_many_documents() -> None:
+    own = chosen(WOS)["train"]
+    for size in (8, 64, 100):
+        steps = chosen(WOS, {"train": {"batch_size": size}})["train"]["steps"]
+        assert steps * size == pytest.approx(own["steps"] * own["batch_size"], abs=size)
+    assert chosen(WOS, {"train": {"batch_size": 10**9}})["train"]["steps"] == 1
+    assert "steps" not in chosen(WOS, {"train": {"batch_size": 8}}, preset="paper")["train"]
+
+
 def test_rates_follow_the_width_of_the_encoder() -> None:
     rates = [chosen(replace(WOS, width=width))["train"]["encoder_lr"] for width in (384, 768, 1024)]
     assert rates == [2e-4, 5e-5, 2e-5]
@@ -555,7 +574,8 @@ def test_several_ranks_have_no_time_limit(settings: Groups, monkeypatch: pytest.
     given = {**settings, "train": {}}
     classifier = HillClassifier(animals_taxonomy(), settings=given)
     classifier._choose(documents, torch.device("cpu"), None)
-    assert classifier.train_config.minutes == 0 and classifier.train_config.steps == 200
+    train = classifier.train_config
+    assert train.minutes == 0 and train.steps * train.batch_size == 100 * 64
     given["train"] = {"minutes": 5.0}
     with pytest.raises(ConfigError, match="a time limit needs a single process"):
         HillClassifier(animals_taxonomy(), settings=given)._choose(documents, torch.device("cpu"), None)
