@@ -317,6 +317,7 @@ class HillClassifier(Predictor, ModelHubMixin, metaclass=_ShortHelp):
         with enough_memory():
             session = self._start(known)
             if limit:
+                yield StageProgress("measuring the speed", 0, 1)
                 left, test = limit - (time.monotonic() - start), len(data.get("test", ()))
                 plan = self._plan(session, train, len(dev), test, left, resume)
                 if not resume:  # a resumed training keeps its settings; only the time of its end is planned again

@@ -34,6 +34,14 @@ from hill.types import Batch, BoolArray, FloatArray, IntArray
 METHODS = ("integrated", "gradient")
 TOP = 10
 """Number of words that are shown for and against a label."""
+PARTS = {
+    "text": "text: the classifier on the text",
+    "structure": "structure: what the coding tree adds",
+    "names": "names: similarity to the name of the label",
+    "linear": "linear: the linear model that is mixed in",
+    "bias": "bias: what the label has for every text",
+}
+"""What the parts of a logit are."""
 MAX_STEPS = 10_000
 """Maximum value of `steps`; each step is a forward and a backward pass through the model."""
 
@@ -202,12 +210,21 @@ class Explanation:
                 lines.append(f"  branches {'  '.join(f'{name} {v:+.2f}' for name, v in label.branches.items())}")
             for side, terms in zip(("for", "against"), label.strongest(self.words, top), strict=True):
                 lines.append(f"  {side:8} {',  '.join(map(str, terms)) or 'nothing'}")
-        lines += ["", "logit: the score of the label before it becomes a probability; 0 corresponds to 50 %"]
-        baseline = f"the logit with '{self.baseline}' in place of the words"
-        lines.append(f"baseline: {baseline}; gap: what the words do not account for")
-        if any(label.branches for label in self.labels):
-            lines.append("branches: the same logit by the parts of the model that it comes from")
-        return "\n".join(lines)
+        return "\n".join([*lines, "", *self.legend])
+
+    @property
+    def legend(self) -> list[str]:
+        """What the numbers mean, in sentences."""
+        baseline = {"zero": "embeddings of zero", "empty text": "an empty text"}.get(self.baseline)
+        baseline = baseline or f"'{self.baseline}' in place of each token"
+        lines = [
+            "logit: the label's own score, to which the words add up. The score in front of the label is calibrated "
+            "and respects the taxonomy, so it can differ from the logit's probability.",
+            f"baseline: the logit with {baseline}; gap: what the words do not account for",
+        ]
+        if names := dict.fromkeys(name for label in self.labels for name in label.branches or {}):
+            lines.append(f"branches: the parts of the logit. {'; '.join(PARTS.get(name, name) for name in names)}")
+        return lines
 
     def html(self) -> str:
         """Return a page without network access: the text with its words in colour, for each label."""

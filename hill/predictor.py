@@ -153,12 +153,12 @@ class Predictor(ABC):
         Documents that were in the training data are not scored, unless all of them were, or with `include_seen`.
         """
         documents, warning = self.evaluation_documents(data, include_seen)
-        if warning:
+        if warning and not include_seen:
             warnings.warn(warning, stacklevel=2)
         return self.measure(self.scores(documents.texts), documents.labels)
 
     def evaluation_documents(self, data: EvaluationData, include_seen: bool = False) -> tuple[Documents, str]:
-        """The documents that `evaluate` scores, and a warning if some were in the training data, else an empty one."""
+        """The documents that `evaluate` scores, and a sentence if some were in the training data, else an empty one."""
         if isinstance(data, str | os.PathLike):
             data = read_data(data, self.taxonomy)
         if isinstance(data, dict) and data:
@@ -171,11 +171,12 @@ class Predictor(ABC):
         data.check(self.taxonomy)
         if not data:
             raise DataError("there are no documents to evaluate; expected at least one")
-        if include_seen or self.seen is None or not (seen := are_seen(data.texts, self.seen)).any():
+        if self.seen is None or not (seen := are_seen(data.texts, self.seen)).any():
             return data, ""
         n_seen, reason = np.count_nonzero(seen), "their scores say little about new documents"
-        warning = f"{n_seen:,} of {len(data):,} documents were in the training data; {reason}"
-        if n_seen == len(data):
+        part = "the only document was" if len(data) == 1 else f"{n_seen:,} of {len(data):,} documents were"
+        warning = f"{part} in the training data; {reason}"
+        if include_seen or n_seen == len(data):
             return data, warning
         return data.take(np.flatnonzero(~seen)), f"{warning}, so only the other {len(data) - n_seen:,} are scored"
 

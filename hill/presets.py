@@ -78,7 +78,7 @@ MAX_UNITS = 128
 """Hidden units per label, up to `MAX_ALL_UNITS` units of all labels."""
 MAX_ALL_UNITS = 25_000
 MAX_EPOCHS = 20
-MIN_STEPS, MAX_STEPS = 100, 10_000
+MIN_STEPS, MAX_STEPS = 200, 10_000
 BATCH, SMALL_BATCH, CPU_BATCH = 64, 32, 16
 """Documents per step: on a GPU, with few documents there, and on a CPU; smaller batches have more steps.
 
@@ -101,7 +101,7 @@ NEVER = 1_000_000
 """Epochs without an improvement after which training stops: it never does, since learning rates fall to 0."""
 CPU_MINUTES, FAST_MINUTES = 30.0, 15.0
 """The time limits of auto and fast on a CPU, unless another is given."""
-NO_TREE = "tree and contrast are off: on dev, models without them were as good"
+NO_TREE = "tree and contrast are off: in our experiments, models without them were as good"
 FROZEN = 1_000
 """As many frozen layers as any encoder has."""
 
@@ -201,7 +201,7 @@ def _auto(facts: Facts, on_vectors: bool = False) -> Choice:
     size = SMALL_BATCH if facts.documents < SMALL else BATCH
     if facts.device == "cpu" and not on_vectors:
         size = CPU_BATCH
-    steps = _steps(facts) * BATCH // size
+    steps = max(_steps(facts) * BATCH // size, MIN_STEPS)
     if sampled:  # a step computes the loss on few labels, so batches are large, and rows start from centroids
         size, steps = MANY_LABELS_BATCH, max(MANY_LABELS_EPOCHS * facts.documents // MANY_LABELS_BATCH, MIN_STEPS)
     train: dict[str, Any] = {
@@ -238,7 +238,7 @@ def _steps(facts: Facts) -> int:
     """
     steps = 17 * facts.labels**0.5 * facts.documents**0.2
     most = min(MAX_EPOCHS * facts.documents / BATCH, MAX_STEPS)
-    return int(max(min(steps, most), MIN_STEPS))
+    return int(min(steps, most))
 
 
 def _paper(facts: Facts) -> Choice:

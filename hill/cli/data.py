@@ -71,6 +71,9 @@ def errors(
         str, typer.Option(help="Also use vectors of this text encoder: minilm, mpnet, a folder, or a hub name. Slower.")
     ] = "",
     html: Annotated[Path | None, typer.Option(help="Write a page with all errors to this file.")] = None,
+    text_column: TextColumn = "text",
+    labels_column: LabelsColumn = None,
+    separator: Separator = "",
     language: Language = "en",
     as_json: Json = False,
 ) -> None:
@@ -82,7 +85,7 @@ def errors(
     from hill.taxonomy import read_taxonomy
 
     labels = read_taxonomy(taxonomy, language)
-    documents = join_splits(read_data(data, labels))
+    documents = join_splits(read_data(data, labels, text_column, labels_column or "labels", separator))
     with Console(stderr=True).status("encoding texts") as status:
         vectors = encode_texts(documents.texts, encoder) if encoder else None
         for step in find_errors(documents, labels, vectors):
@@ -264,9 +267,13 @@ def recode(
     data: Annotated[Path, typer.Argument(help="Documents with labels of the old taxonomy, by id.")],
     table: Annotated[Path, typer.Option(help="Correspondence table: a CSV file with the columns old and new.")],
     out: Annotated[Path, typer.Option(help="Documents with labels of the new taxonomy, a .jsonl file.")],
+    text_column: TextColumn = "text",
+    labels_column: LabelsColumn = None,
+    separator: Separator = "",
 ) -> None:
     """Give documents with old labels new ones: of the candidates of each old label, the one with the highest score."""
     from hill.cli.common import load_model
+    from hill.data.documents import column_names
     from hill.data.readers import find_splits, raise_error, read_records
     from hill.io import write_text
     from hill.revision import recode as choose
@@ -275,7 +282,8 @@ def recode(
     classifier = load_model(model)
     labels = classifier.taxonomy
     pairs = read_correspondence(table, labels)
-    records = list(read_records([file for split in find_splits(data).values() for file in split], raise_error))
+    columns = column_names(text_column, labels_column, separator)
+    records = list(read_records([file for split in find_splits(data).values() for file in split], raise_error, columns))
     candidates = [
         allowed_labels([each.labels] if isinstance(each.labels, str) else each.labels, pairs, labels)
         for each in records
@@ -296,7 +304,10 @@ def _format_change(kind: str, change: Any) -> str:
     if kind == "renamed":
         return f"{change['id']}: '{change['from']}' is now '{change['to']}'"
     if kind == "similar":
-        return f"'{change['from']}' is perhaps now '{change['to']}'"
+        ids, names = (change["from"], change["to"]), change["names"]
+        pairs = zip(ids, names, strict=True)
+        old, new = (f"'{id}'" if name in id else f"'{id}' ({name})" for id, name in pairs)
+        return f"{old} is perhaps now {new}"
     if kind == "recoded":
         return f"{change['from']} is now {change['to']} ({change['name']})"
     label = change["id"] if change["id"] == change["name"] else f"{change['id']} ({change['name']})"

@@ -30,6 +30,7 @@ def start(
         Path | None, typer.Option(help="Unlabelled texts like those to classify: JSONL, CSV or Parquet with text.")
     ] = None,
     encoder: Annotated[str, typer.Option(help="Text encoder: minilm, mpnet, a folder, or a hub name.")] = "minilm",
+    text_column: TextColumn = "text",
     language: Language = "en",
 ) -> None:
     """Make a model from the names and descriptions of labels, without labelled documents."""
@@ -45,7 +46,7 @@ def start(
     check_output_folder(out, resume=False)
     files = [file for split in find_splits(texts).values() for file in split] if texts else []
     with Console(stderr=True).status("encoding labels and texts"):
-        classifier = cold_start(labels, [text for _, text in read_fields(files)], encoder)
+        classifier = cold_start(labels, [text for _, text in read_fields(files, text_column)], encoder)
     record = classifier.training_record["cold_start"]
     for warning in record["warnings"]:
         sys.stderr.write(f"hill: {warning}\n")
@@ -134,7 +135,10 @@ def train(
     check_output_folder(out, resume, data)
     with _exit_on_signal(), (context := init_distributed(classifier.train_config.device)).lock(out):
         columns = text_column, labels_column or "labels", separator
-        documents = classifier.hold_out_test(read_data(data, classifier.taxonomy, *columns))
+        splits = read_data(data, classifier.taxonomy, *columns)
+        if test_share is not None and list(splits) != ["data"] and context.is_main:
+            sys.stderr.write(f"hill: --test-share is not used: the data has splits of its own ({', '.join(splits)})\n")
+        documents = classifier.hold_out_test(splits)
         if add:
             new = join_splits(read_data(add, classifier.taxonomy, *columns))
             documents = with_replay(documents, new, classifier.data_config.dev_share, classifier.train_config.seed)

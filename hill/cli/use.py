@@ -21,7 +21,7 @@ from hill.cli.common import (
     pause_gc,
     print_metrics,
 )
-from hill.errors import printable
+from hill.errors import counted, printable
 
 # Evaluate
 
@@ -57,11 +57,13 @@ def evaluate(
     documents, warning = classifier.evaluation_documents(splits, include_seen)
     if report:
         with counting("documents") as tick:
-            written = make_report(classifier, documents, _load_explain(model), explained, tick)
+            written = make_report(classifier, documents, _load_explain(model), explained, tick, warning)
         written.write(report)
         result = written.to_dict() if as_json else written.to_dict()["metrics"]
     else:
         result = classifier.evaluate(documents, include_seen=True)
+        if as_json and warning:
+            result["warning"] = warning
     if warning:
         sys.stderr.write(f"hill: {warning}\n")
     if as_json:
@@ -135,7 +137,7 @@ def predict(
     if source and target:
         with counting("documents") as tick:
             count = predict_file(classifier, Path(source), target, tick, options)
-        print(f"{count:,} predictions in {target}")
+        print(f"{counted(count, 'prediction')} in {target}")
         return
     texts = texts or [line.strip() for line in sys.stdin if line.strip()]
     for number, text in enumerate(texts, start=1):
@@ -182,7 +184,7 @@ def _predict_to_folder(
         totals = {"parts": len(bulk.written), "rows": bulk.rows, "errors": bulk.bad, "example": bulk.example}
         print(json.dumps(totals, ensure_ascii=False))
     else:
-        print(f"{bulk.rows:,} rows in {len(bulk.written):,} parts in {target}")
+        print(f"{counted(bulk.rows, 'row')} in {counted(len(bulk.written), 'part')} in {target}")
     if bulk.bad:
         sys.stderr.write(
             f"hill: rows with an error instead of labels: {bulk.bad:,}, such as {printable(bulk.example)}\n"
@@ -203,6 +205,9 @@ def suggest(
     labelled: Annotated[
         Path | None, typer.Option(help="Documents labelled since the model was trained; they are not suggested again.")
     ] = None,
+    text_column: TextColumn = "text",
+    labels_column: LabelsColumn = None,
+    separator: Separator = "",
 ) -> None:
     """Choose documents to label next: of rare labels first, and of each label the most uncertain ones."""
     from hill.data import read_data
@@ -215,8 +220,9 @@ def suggest(
     if out.suffix != ".jsonl":
         raise DataError(f"--out is '{out}'; expected a .jsonl file")
     classifier = load_model(model)
-    records = list(read_fields([file for split in find_splits(texts).values() for file in split]))
-    known = list(read_data(labelled, classifier.taxonomy).values()) if labelled else []
+    records = list(read_fields([file for split in find_splits(texts).values() for file in split], text_column))
+    columns = (text_column, labels_column or "labels", separator)
+    known = list(read_data(labelled, classifier.taxonomy, *columns).values()) if labelled else []
     support = label_support(classifier, known)
     chosen = choose_documents(classifier, [text for _, text in records], support, count, known)
     queue = [{"id": records[each.index][0], "text": records[each.index][1], **each.to_dict()} for each in chosen]

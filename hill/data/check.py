@@ -247,10 +247,27 @@ def _quoted(label: Label) -> str:
 
 
 def print_check(result: Check, console: Console) -> None:
-    """Print splits, text lengths, labels, problems and the verdict."""
-    document, taxonomy = result.to_dict(), result.taxonomy
+    """Print splits, text lengths and labels, if there are documents; then problems and the verdict."""
+    document = result.to_dict()
+    console.print(Text(repr(result.taxonomy), style="bold"))
+    if any(split["documents"] for split in document["splits"].values()):
+        _print_documents(document, result.taxonomy, console)
+    for problem in document["problems"]:
+        style = "bold red" if problem["severity"] == "error" else "bold yellow"
+        console.print(Text(f"{problem['severity']}: {problem['title']}: {problem['count']:,}", style=style))
+        for example in problem["examples"]:
+            place = f"{example['file']}:{example['line']}: " if example["line"] else ""
+            console.print(Text(printable(f"  {place}{example['message']}")), soft_wrap=True)
+        if (rest := problem["count"] - len(problem["examples"])) > 0:
+            console.print(f"  … and {rest:,} more")
+    if result.fit:
+        console.print(Text("fit to train on", style="bold green"))
+    else:
+        console.print(Text("not fit to train on: correct the errors", style="bold red"))
+
+
+def _print_documents(document: dict[str, Any], taxonomy: Taxonomy, console: Console) -> None:
     labels = document["labels"]
-    console.print(Text(repr(taxonomy), style="bold"))
     title = "documents, labels per document, ancestors added, words per text"
     table = _table(title, "split", "documents", "labels", "added", "min", "median", "95 %", "max")
     for name, split in document["splits"].items():
@@ -273,18 +290,6 @@ def print_check(result: Check, console: Console) -> None:
             more = ", …" if count > len(names) else ""
             console.print(Text(printable(f"{count:,} {description}: {', '.join(names)}{more}")), soft_wrap=True)
     console.print()
-    for problem in document["problems"]:
-        style = "bold red" if problem["severity"] == "error" else "bold yellow"
-        console.print(Text(f"{problem['severity']}: {problem['title']}: {problem['count']:,}", style=style))
-        for example in problem["examples"]:
-            place = f"{example['file']}:{example['line']}: " if example["line"] else ""
-            console.print(Text(printable(f"  {place}{example['message']}")), soft_wrap=True)
-        if (rest := problem["count"] - len(problem["examples"])) > 0:
-            console.print(f"  … and {rest:,} more")
-    if result.fit:
-        console.print(Text("fit to train on", style="bold green"))
-    else:
-        console.print(Text("not fit to train on: correct the errors", style="bold red"))
 
 
 def _table(title: str, *columns: str) -> Table:

@@ -26,7 +26,7 @@ from hill.data.readers import (
     read_records,
 )
 from hill.data.seen import are_seen, text_hashes
-from hill.errors import ConfigError, DataError
+from hill.errors import ConfigError, DataError, counted
 from hill.io import is_utf8
 from hill.taxonomy import Taxonomy
 from hill.taxonomy.taxonomy import check_taxonomy, has_words
@@ -147,7 +147,8 @@ def label_documents(texts: Iterable[str], labels: Iterable[str | Iterable[str]],
     texts, label_sets = check_texts(texts), check_label_sets(labels)
     if len(texts) != len(label_sets):
         raise DataError(
-            f"there are {len(texts):,} texts but {len(label_sets):,} sets of labels; expected one set per text"
+            f"there are {counted(len(texts), 'text')} but {counted(len(label_sets), 'set')} of labels; expected one "
+            "set per text"
         )
     records = (
         Record(text, label_set, "", f"labels[{i}]", 0)

@@ -15,6 +15,7 @@ import re
 import shlex
 import warnings
 import zlib
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -245,6 +246,8 @@ def open_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         number = 0
         while line := lines.readline(LONGEST_LINE + 1):
             number += 1
+            if number == 1 and line.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+                raise OSError("it is in UTF-16; save the file as UTF-8")
             if len(line) > LONGEST_LINE:
                 raise OSError(f"line {number} has more than {LONGEST_LINE:,} bytes; split it, or the text in it")
             yield number, line

@@ -127,7 +127,7 @@ def describe_choice(config: DecodeConfig, n_documents: int, automatic: bool) -> 
     elif config.tune != "off":
         choice = f"{GROUPS[config.tune]}, tuned for {METRIC_NAMES[config.tune_metric]}"
         if few:
-            choice = f"few, but scores above 0.5 are clearly not the best choice; {choice}"
+            choice = f"few, but a tuned threshold is clearly better than 0.5; {choice}"
     else:
         reason = (
             "too few to tune thresholds; " if few else "no tuned threshold is clearly better; " if automatic else ""

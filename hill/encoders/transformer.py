@@ -190,6 +190,8 @@ def encoder_shape(name: str) -> tuple[int, int]:
         _check_config(file := _find_folder(name) / "config.json")
         config: Any = transformers.AutoConfig.from_pretrained(file.parent, trust_remote_code=False)
         return int(config.num_hidden_layers), int(config.hidden_size)
+    except ConfigError:
+        raise
     except (OSError, ValueError, AttributeError) as error:
         raise ConfigError(f"encoder '{name}' cannot be loaded: {_first_line(error)}{_hint(name)}") from None
 

@@ -650,6 +650,8 @@ class HILL(LargeLabelModel):
             parts["structure"] = parts["structure"] + self.head_leaves.weight[labels] @ units.flatten()
         if self.names is not None:
             parts["names"] = self.names(text)[0, labels]
+            if self.unseen is not None:
+                parts["names"] = parts["names"] + self.unseen(text)[0, labels]
         return parts | {"bias": self.head.bias[labels]}
 
     @torch.no_grad()

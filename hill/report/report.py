@@ -41,6 +41,7 @@ def make_report(
     explain: Explain | None = None,
     explained: int = 4,
     tick: Callable[[int], None] = lambda count: None,
+    warning: str = "",
 ) -> ErrorReport:
     """Report the errors of a model on these documents; for a folder, on its test split.
 
@@ -50,10 +51,12 @@ def make_report(
         explain: `hill.explain.explain`, to explain errors; exported models cannot be explained.
         explained: number of errors of each kind that are explained.
         tick: called with the number of documents of each finished batch.
+        warning: a sentence that the report shows first, such as that the documents were in the training data.
     """
     check_at_least(explained, 0, "explained")
     if not isinstance(data, Documents):
-        data, _ = predictor.evaluation_documents(data, include_seen=True)
+        data, found = predictor.evaluation_documents(data, include_seen=True)
+        warning = warning or found
     if not len(data):
         raise DataError("there are no documents to report on; expected at least one")
     lowest, highest = predictor.threshold_range
@@ -70,6 +73,7 @@ def make_report(
     labels = label_rows(taxonomy, counts.labels)
     return ErrorReport(
         {
+            "warning": warning,
             "model": {
                 "name": getattr(predictor, "name", type(predictor).__name__),
                 "labels": len(taxonomy),

@@ -69,7 +69,10 @@ class TaxonomyDiff:
                 {"name": b[new].name, "from": a[old].id, "to": b[new].id} for old, new in self.recoded.tolist()
             ],
             "described": [b[new].id for _, new in self.described.tolist()],
-            "similar": [{"from": a[old].id, "to": b[new].id} for old, new in self.similar.tolist()],
+            "similar": [
+                {"from": a[old].id, "to": b[new].id, "names": [a[old].name, b[new].name]}
+                for old, new in self.similar.tolist()
+            ],
         }
 
 

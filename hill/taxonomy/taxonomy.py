@@ -16,7 +16,7 @@ from difflib import SequenceMatcher
 from functools import cached_property
 from itertools import islice
 from typing import Any
-from unicodedata import category
+from unicodedata import category, normalize
 
 import numpy as np
 from scipy.sparse import csr_array, eye_array
@@ -299,10 +299,14 @@ class Taxonomy:
         return self._rows[label_id]
 
     def find(self, label: str) -> list[int]:
-        """Return the rows with this id, else with this name, else at the end of this path (`Animals > Birds`)."""
+        """Return the rows with this id, else with this name, else at the end of this path (`Animals > Birds`).
+
+        Letters with accents are found in both forms that Unicode has for them.
+        """
         label = label.strip() if isinstance(label, str) else ""
         if label in self._rows:
             return [self._rows[label]]
+        label = normalize("NFC", label)
         if label in self._rows_by_name:
             return list(self._rows_by_name[label])
         first, *steps = (step.strip() for step in label.split(">"))
@@ -355,7 +359,7 @@ class Taxonomy:
     def _rows_by_name(self) -> dict[str, list[int]]:
         rows = defaultdict(list)
         for row, label in enumerate(self.labels):
-            rows[label.name].append(row)
+            rows[normalize("NFC", label.name)].append(row)
         return dict(rows)
 
     @cached_property
@@ -372,7 +376,7 @@ class Taxonomy:
     def _named(self, step: str) -> list[int]:
         """Return the rows with this id or name."""
         matches = [self._rows[step]] if step in self._rows else []
-        return matches + [row for row in self._rows_by_name.get(step, ()) if row not in matches]
+        return matches + [row for row in self._rows_by_name.get(normalize("NFC", step), ()) if row not in matches]
 
     def _unknown(self, label: Any) -> TaxonomyError:
         if not isinstance(label, str):

@@ -100,7 +100,7 @@ def run(
                     session.guard.check(session.progress, data)
                     checkpoints.save(session)
                     message = f"stopped after step {session.progress.step:,}; to continue, add --resume"
-                    raise Stopped(stop.received, f"{message} (in Python, resume=True)")
+                    raise Stopped(stop.received, f"{message} (in Python, call `training` with resume=True)")
         checkpoints.load_best(session)
         merge_adapters(session.model.text)
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from hill.errors import counted
-from hill.train.trainer import Epoch, Finished, Notice, Resumed, StageProgress, Step, TrainingEvent
+from hill.train.trainer import Epoch, Finished, Notice, Resumed, StageProgress, Started, Step, TrainingEvent
 
 READ_STEPS = 5
 """Steps between two updates of the loss, if they are fast: reading it waits for the device."""
@@ -30,6 +30,8 @@ class TrainingProgress:
         self._first_step: int | None = None
         self._documents = 0
         self._estimated = False
+        self._start = self._since
+        self._limit = float("inf")
 
     def show(self, event: TrainingEvent) -> None:
         """Show one event."""
@@ -37,6 +39,8 @@ class TrainingProgress:
             self._progress.update(self._begin(event.stage, event.total), completed=event.done)
         elif isinstance(event, Notice):
             self._print(event.text)
+            if isinstance(event, Started):
+                self._limit = 60 * event.settings["train"]["minutes"] or self._limit
         elif isinstance(event, Resumed):
             if event.damaged:
                 self._print(f"{event.damaged}; an earlier checkpoint is used")
@@ -72,7 +76,10 @@ class TrainingProgress:
             self._estimated = True
             if (time_left := seconds / done * left) > ESTIMATE_SECONDS:
                 speed = f"{self._documents / seconds:,.0f} documents per second"
-                self._print(f"about {duration(time_left)} for {left:,} more steps, at {speed}; scoring dev is extra")
+                end = "scoring dev is extra"
+                if time_left > (most := self._limit - (time.perf_counter() - self._start)):
+                    end = f"but the time limit ends training in {duration(most)} or less"
+                self._print(f"about {duration(time_left)} for {left:,} more steps, at {speed}; {end}")
 
     def _reason(self, event: Finished) -> str:
         """Why training stopped."""

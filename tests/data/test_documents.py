@@ -161,6 +161,7 @@ def test_files_that_are_not_data(tmp_path: Path) -> None:
             "the file cannot be read further",
         ),
         ("t.csv", b"text,labels\nx,p\ny\n", r"1 columns; the header has 2 \(text, labels\) \(line 3"),
+        ("t.csv", "text,labels\nx,p\n".encode("utf-16"), r"it is in UTF-16; save the file as UTF-8 \(line 1"),
         ("t.csv", b"text,labels\nx,p\n\xe9,p\n", r"byte 0xe9 is not UTF-8; save the file as UTF-8 \(line 3"),
         ("t.csv", b"words,labels\nx,p\n", "no column 'text', only 'words', 'labels'; name the column with"),
         ("t.csv.gz", b"no gzip", "the file cannot be read further"),

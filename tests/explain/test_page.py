@@ -140,6 +140,7 @@ def test_the_page_is_complete_and_needs_no_network() -> None:
     for radio, view in zip(radios, views, strict=True):
         assert f"#{radio['id']}:checked ~ #{view} {{ display: block }}" in page
     assert "prefers-color-scheme: dark" in page and "Legend" in page and "[MASK]" in page
+    assert "gap: what the words do not account for" in page and "bias: what the label has for every text" in page
 
 
 def test_words_that_look_like_markup_are_escaped() -> None:
@@ -172,9 +173,10 @@ def test_the_text_for_a_terminal() -> None:
         "  for      nothing",
         "  against  nothing",
         "",
-        "logit: the score of the label before it becomes a probability; 0 corresponds to 50 %",
-        "baseline: the logit with '[MASK]' in place of the words; gap: what the words do not account for",
-        "branches: the same logit by the parts of the model that it comes from",
+        "logit: the label's own score, to which the words add up. The score in front of the label is calibrated and "
+        "respects the taxonomy, so it can differ from the logit's probability.",
+        "baseline: the logit with '[MASK]' in place of each token; gap: what the words do not account for",
+        "branches: the parts of the logit. text: the classifier on the text; bias: what the label has for every text",
     ]
 
 
@@ -183,7 +185,7 @@ def test_no_path_is_printed_twice_and_only_what_is_shown_is_explained() -> None:
     root = LabelExplanation("A", "A", "A", 0.5, True, 1.0, 0.0, (1.0,), 8)
     text = Explanation("x", "hill", "exact", "empty text", (Word("x", 0, 1),), (label, root)).text()
     assert "0.500  A > B\n" in text and "0.500  A\n" in text and "branches" not in text
-    assert "with 'empty text' in place" in text
+    assert "the logit with an empty text;" in text
 
 
 def test_to_dict() -> None:

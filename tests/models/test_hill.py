@@ -17,6 +17,7 @@ from hill.models.layers import nt_xent, to_label_lists
 from hill.taxonomy import Label, Taxonomy
 from hill.train.warm_start import build_warm
 from hill.tree import build_tree
+from hill.types import Batch
 from tests.conftest import animals_taxonomy, random_taxonomy, toy_documents
 from tests.made import blank_model, make_model
 from tests.tree.test_coding_tree import NYT, RCV1, WOS, label_graph
@@ -211,6 +212,9 @@ def test_names_alone_score_labels_that_a_warm_start_adds(tiny_encoder: Path, uni
     logits = model.classify(documents).logits
     assert torch.allclose(logits[:, :7], made.model.eval()(made.batch).logits, atol=1e-5)
     assert torch.allclose(logits[:, 7:], model.unseen(documents)[:, 7:], atol=1e-5)
+    first = Batch(made.batch.ids[:1], made.batch.mask[:1])
+    branches = model.branch_logits(first, torch.arange(9))
+    assert torch.allclose(sum(branches.values()), model(first).logits[0], atol=1e-5)
     stored = SavedModel("hill", model, larger, made.stored.tokenizer, made.stored.settings)
     again: Any
     again, _, _ = build_warm(stored, nothing, larger, model.config)

@@ -100,6 +100,13 @@ def test_labels_are_found_by_id_name_or_path(animals: Taxonomy) -> None:
     assert animals.path_name(3) == "Animals > Mammals > Bats"
 
 
+def test_letters_with_accents_are_found_in_both_forms() -> None:
+    composed, decomposed = "Sant\u00e9", "Sante\u0301"
+    for stored, asked in ((composed, decomposed), (decomposed, composed)):
+        taxonomy = Taxonomy([Label("s", stored), Label("b", "Boulangerie", ("s",))])
+        assert taxonomy.find(asked) == [0] and taxonomy.find(f"{asked} > Boulangerie") == [1]
+
+
 def test_unknown_and_ambiguous_labels_raise(animals: Taxonomy) -> None:
     with pytest.raises(TaxonomyError, match="label 'Mamals' is not in the taxonomy; did you mean 'Mammals'"):
         animals.encode(["Mamals"])

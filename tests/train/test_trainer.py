@@ -27,7 +27,7 @@ from hill.taxonomy import Taxonomy
 from hill.train import Epoch, Step, TrainConfig, head_start
 from hill.train.checkpoint import check_output_folder
 from hill.train.progress import TrainingProgress
-from hill.train.trainer import Finished, Notice, Resumed, TimeLimit, make_optimiser, set_rates
+from hill.train.trainer import Finished, Notice, Resumed, Started, TimeLimit, make_optimiser, set_rates
 from tests.conftest import animals_taxonomy, toy_documents
 from tests.forks import start
 from tests.made import make_model
@@ -258,6 +258,19 @@ def test_what_the_bar_shows_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     assert task.completed == 15, "each step counts, so that the time left is known after two"
     expected = "about 33 minutes for 986 more steps, at 16 documents per second; scoring dev is extra"
     assert told == [expected], "2 s per step, once, without the first"
+
+
+def test_an_estimate_beyond_the_time_limit_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("hill.train.progress.time.perf_counter", lambda: now)
+    progress, told = TrainingProgress(Progress(console=Console(file=io.StringIO())), "micro_f1"), list[str]()
+    monkeypatch.setattr(progress, "_print", told.append)
+    progress.show(Started("opening", {"train": {"minutes": 2.0}}))
+    for number in range(1, 5):
+        now += 4.0
+        progress.show(Step(number, 1_000, 0, 32, 2e-5, torch.tensor(0.1), {}))
+    estimate = "about 66 minutes for 996 more steps, at 8 documents per second"
+    assert told == ["opening", f"{estimate}; but the time limit ends training in 2 minutes or less"]
 
 
 @pytest.mark.parametrize(
