@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -88,21 +89,28 @@ def test_a_file_without_splits_is_tested_on_documents_that_were_held_out(folder:
     trained = json.loads((tmp_path / "model" / "metrics.json").read_text())
     assert trained.pop("split") == "test" and trained["documents"] == 8
     evaluated = hill("evaluate", tmp_path / "model", data, "--json")
-    assert json.loads(evaluated.stdout) == trained
-    assert evaluated.stderr == (
-        "hill: 74 of 82 documents were in the training data; their scores say little about new documents, so only the "
-        "other 8 are scored\n"
-    )
+    seen = "74 of 82 documents were in the training data; their scores say little about new documents"
+    warning = f"{seen}, so only the other 8 are scored"
+    assert json.loads(evaluated.stdout) == trained | {"warning": warning}
+    assert evaluated.stderr == f"hill: {warning}\n"
     everything = hill("evaluate", tmp_path / "model", data, "--json", "--include-seen")
-    assert json.loads(everything.stdout)["documents"] == 82 and not everything.stderr
-    report = hill("evaluate", tmp_path / "model", data, "--json", "--report", tmp_path / "report.json")
+    found = json.loads(everything.stdout)
+    assert found["documents"] == 82 and found["warning"] == seen and everything.stderr == f"hill: {seen}\n"
+    report = hill("evaluate", tmp_path / "model", data, "--json", "--report", tmp_path / "report.html")
     assert json.loads(report.stdout)["metrics"]["documents"] == 8 and "so only the other 8" in report.stderr
+    assert json.loads(report.stdout)["warning"] == warning and warning in (tmp_path / "report.html").read_text()
 
     result = hill("train", data, *options, "--out", tmp_path / "all", "--test-share", "0")
     assert result.returncode == 0 and "held out as test" not in result.stdout
     evaluated = hill("evaluate", tmp_path / "all", data, "--json")
     assert json.loads(evaluated.stdout)["documents"] == 82
     assert "82 of 82 documents were in the training data; their scores say little" in evaluated.stderr
+
+    (tmp_path / "splits").mkdir()
+    for split in ("train", "dev"):
+        shutil.copy(data, tmp_path / "splits" / f"{split}.jsonl")
+    result = hill("train", tmp_path / "splits", *options, "--out", tmp_path / "third", "--test-share", "0.5")
+    assert "--test-share is not used: the data has splits of its own (train, dev)" in result.stderr
 
 
 def test_the_printed_command_evaluates_a_table_with_other_columns(folder: Path, tmp_path: Path) -> None:
