@@ -60,7 +60,15 @@ class ErrorReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values, with texts."""
-        return {"documents": len(self.documents), "errors": [self._to_dict(error) for error in self.errors]}
+        errors = [self._to_dict(error) for error in self.errors]
+        return {"documents": len(self.documents), "unjudged": self.unjudged, "errors": errors}
+
+    @property
+    def unjudged(self) -> int:
+        """The number of documents whose most specific labels no other document has; also those without labels."""
+        specific = most_specific(self.documents.labels.toarray().astype(bool), self.taxonomy)
+        shared = specific & (specific.sum(axis=0) > 1)
+        return int((~shared.any(axis=1)).sum())
 
     def _to_dict(self, error: LabelError) -> dict[str, Any]:
         documents = self.documents

@@ -109,7 +109,8 @@ def recode(
 ) -> list[list[tuple[str, float]]]:
     """Choose one new label per old label of each text, with its score: the candidate with the highest score.
 
-    An old label with a single candidate needs no model; its score is 1.
+    An old label with a single candidate needs no model; its score is 1. Of labels that are chosen twice, or are
+    ancestors of other chosen labels, one is left.
 
     Args:
         predictor: a model for the new taxonomy.
@@ -117,7 +118,7 @@ def recode(
         candidates: for each text and each of its old labels, rows of the new taxonomy.
     """
     taxonomy, decoder = predictor.taxonomy, predictor.decoder()
-    result: list[list[tuple[str, float]]] = [[(taxonomy[own[0]].id, 1.0) for own in each] for each in candidates]
+    result: list[list[tuple[int, float]]] = [[(own[0], 1.0) for own in each] for each in candidates]
     open_rows = [i for i, each in enumerate(candidates) if any(len(own) > 1 for own in each)]
     for rows, scores in predictor.scores([texts[i] for i in open_rows]) if open_rows else ():
         effective = decoder.effective(scores)
@@ -127,5 +128,14 @@ def recode(
                 if len(own) > 1:
                     dense = values.toarray().ravel() if hasattr(values, "toarray") else values
                     best = max(own, key=lambda label: float(dense[label]))
-                    result[document][place] = taxonomy[best].id, float(dense[best])
-    return result
+                    result[document][place] = best, float(dense[best])
+    return [_most_specific(chosen, taxonomy) for chosen in result]
+
+
+def _most_specific(chosen: Sequence[tuple[int, float]], taxonomy: Taxonomy) -> list[tuple[str, float]]:
+    """The ids of labels with their scores, once each and without ancestors of the others."""
+    above = {ancestor for row, _ in chosen for ancestor in taxonomy.ancestors(row).tolist()}
+    scores: dict[int, float] = {}
+    for row, score in chosen:
+        scores[row] = max(score, scores.get(row, 0.0))
+    return [(taxonomy[row].id, score) for row, score in scores.items() if row not in above]

@@ -12,7 +12,16 @@ from scipy.sparse import csr_array
 from hill import DataError, write_taxonomy
 from hill.cold_start import encode_texts
 from hill.data.documents import label_documents
-from hill.label_errors import LOW, MIN_SCORE, assign_folds, find_errors, most_specific, path_scores, rank_errors
+from hill.label_errors import (
+    LOW,
+    MIN_SCORE,
+    ErrorReport,
+    assign_folds,
+    find_errors,
+    most_specific,
+    path_scores,
+    rank_errors,
+)
 from tests.command import hill
 from tests.conftest import animals_taxonomy, toy_documents
 
@@ -114,3 +123,10 @@ def test_the_command_prints_a_table_json_and_a_page(tmp_path: Path) -> None:
 def test_documents_without_labels_are_no_errors() -> None:
     labels = csr_array(np.zeros((3, len(TAXONOMY)), dtype=bool))
     assert rank_errors(np.random.default_rng(0).random((3, len(TAXONOMY))), labels, TAXONOMY) == []
+
+
+def test_documents_that_cannot_be_judged_are_counted() -> None:
+    labels = [["bat"], ["bat", "p"], ["mo"], ["p"], ["m"], ["fo"]]
+    documents = label_documents([f"text {i}" for i in range(6)], labels, animals_taxonomy())
+    report = ErrorReport(documents, animals_taxonomy(), [])
+    assert report.unjudged == report.to_dict()["unjudged"] == 3, "one document each has mo, m and fo"

@@ -126,18 +126,48 @@ def test_the_commands(trained: HillClassifier, tmp_path: Path) -> None:
     support = HillClassifier.load(tmp_path / "more").stored.model.assets["label_counts.json"]
     # each document counts once; a tenth of the old is held out; the name "nest egg" is one more
     assert [support[row] for row in (4, 5)] == [18 + 1, 2]
+    new_taxonomy = ["--taxonomy", tmp_path / "new.json", "--out", tmp_path / "z"]
+    removed = hill("train", tmp_path / "old.jsonl", *new_taxonomy, *options)
+    assert removed.returncode == 2 and "'birds' is not in the taxonomy" in removed.stderr
+    assert "If the label was removed or split: hill taxonomy recode" in removed.stderr
+    (tmp_path / "none.jsonl").write_text("")
+    added = hill("train", tmp_path / "train.jsonl", *new_taxonomy, *options, "--add", tmp_path / "none.jsonl")
+    assert added.returncode == 2 and "which has no documents; give new ones" in added.stderr
+    begun = hill("start", tmp_path / "new.json", "--texts", tmp_path / "none.jsonl", "--out", tmp_path / "z")
+    assert begun.returncode == 2 and "has no texts; give some like those to classify" in begun.stderr
     wrong = hill(
         "train", tmp_path / "old.jsonl", "--taxonomy", tmp_path / "new.json", "--out", tmp_path / "x", "--add", "y"
     )
     assert wrong.returncode == 2 and "there is no --warm-start" in wrong.stderr
 
 
+def test_recode_on_the_command_line(trained: HillClassifier, tmp_path: Path) -> None:
+    trained.save(tmp_path / "model")
+    old = [Label("old", "Old"), Label("gone", "Gone", ("old",)), Label("split", "Split", ("old",)), *LABELS]
+    write_taxonomy(Taxonomy(old), tmp_path / "old.json")
+    (tmp_path / "old.csv").write_text("text,labels\nnest egg,old|split|mo\npaw,mo|m\nbark,Old > Split;mo\nleaf,gone\n")
+    (tmp_path / "table.csv").write_text("new;old\nmo;split\n;gone\n;old\n")
+    options = ["--table", tmp_path / "table.csv", "--out"]
+    common = ["taxonomy", "recode", tmp_path / "model", tmp_path / "old.csv", *options]
+    done = hill(*common, tmp_path / "a.jsonl", "--old", tmp_path / "old.json")
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line)["labels"] for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    assert found == [["mo"], ["mo"], ["mo"], []], "once, without ancestors and removed labels"
+    assert "documents without a label, since theirs were removed: 1" in done.stderr
+    for out, message in (("a.jsonl", "which exists"), ("a.csv", "expected a .jsonl file")):
+        assert message in hill(*common, tmp_path / out).stderr
+    by_name = hill(*common, tmp_path / "b.jsonl")
+    assert by_name.returncode == 2
+    assert "'Old > Split' is neither in the correspondence table nor in the new taxonomy" in by_name.stderr
+    assert "(line 4 of" in by_name.stderr
+
+
 def test_recoding_takes_the_best_candidate(trained: HillClassifier) -> None:
     scores = trained.predict_proba(["nest egg beak"])[0]
-    best = max((1, 2, 5), key=lambda row: scores[row])
-    found = recode(trained, ["nest egg beak", "x"], [[(1, 2, 5), (0,)], [(3,)]])
+    best = max((1, 2), key=lambda row: scores[row])
+    found = recode(trained, ["nest egg beak", "x"], [[(1, 2), (0,), (3,)], [(3,), (3,)]])
     assert found[0][0] == (LABELS[best].id, pytest.approx(scores[best], abs=1e-5))
-    assert found[0][1] == ("m", 1.0) and found[1] == [("f", 1.0)]
+    assert found[0][1:] == [("f", 1.0)] and found[1] == [("f", 1.0)], "without the ancestor m, and f once"
 
 
 @pytest.mark.parametrize(

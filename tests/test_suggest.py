@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hill import DataError, HillClassifier
+from hill.data.answers import Answers
 from hill.data.documents import label_documents
 from hill.suggest import best_leaves, choose, label_support, suggest
 from tests.command import hill
@@ -77,6 +78,16 @@ def test_the_command_writes_a_queue(model: Path, tmp_path: Path) -> None:
     queue = [json.loads(line) for line in (tmp_path / "queue.jsonl").read_text().splitlines()]
     assert len(queue) == 5 and all(each["id"].startswith("d") and each["reason"] for each in queue)
     assert all(set(each["labels"]) <= each["scores"].keys() for each in queue)
+    again = hill("suggest", model, texts, "--count", "5", "--out", tmp_path / "queue.jsonl")
+    assert again.returncode == 2 and "exists and may have somebody's work" in again.stderr
+    with Answers(tmp_path / "answers.sqlite") as answers:
+        answers.add("ann", "skip", queue[0]["id"], queue[0]["text"])
+        answers.add("ann", "accept", queue[1]["id"], queue[1]["text"], queue[1]["labels"])
+    given = ["--labelled", tmp_path / "answers.sqlite", "--out", tmp_path / "next.jsonl"]
+    done = hill("suggest", model, texts, "--count", "40", *given)
+    later = {json.loads(line)["text"] for line in (tmp_path / "next.jsonl").read_text().splitlines()}
+    assert done.returncode == 0 and queue[2]["text"] in later
+    assert not later & {queue[0]["text"], queue[1]["text"]}, "neither a skipped nor a labelled one"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hill.errors import HillError, counted
+from hill.errors import DataError, HillError, counted
 from hill.io import COMMIT
 
 app = typer.Typer(
@@ -115,6 +115,14 @@ SHOWN_METRICS = {
     "scores": {"ece": ("calibration error", "how far scores are from probabilities; 0 is best")},
 }
 """The metrics that are printed by default, in groups, with a name and an explanation."""
+
+
+def check_new_file(out: Path, suffix: str) -> None:
+    """Raise unless this is the name of a file with this ending that does not exist yet."""
+    if out.suffix != suffix:
+        raise DataError(f"--out is '{out}'; expected a {suffix} file")
+    if out.exists():
+        raise DataError(f"--out is '{out}', which exists and may have somebody's work; choose another name, or move it")
 
 
 def print_metrics(metrics: dict[str, Any], show_all: bool = False, hint: str = "") -> None:

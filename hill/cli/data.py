@@ -1,6 +1,7 @@
 """Commands on data sets, coding trees and taxonomies: check, errors, tree and taxonomy."""
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,9 +22,10 @@ from hill.cli.common import (
     TaxonomyFile,
     TextColumn,
     app,
+    check_new_file,
     counting,
 )
-from hill.errors import printable
+from hill.errors import counted, printable
 
 if TYPE_CHECKING:  # for a quick `hill --help`
     from hill.taxonomy import Taxonomy
@@ -100,6 +102,8 @@ def errors(
     print(
         f"{len(found['errors']):,} of {found['documents']:,} documents may be labelled wrongly, the most likely first"
     )
+    if found["unjudged"]:
+        print(f"{counted(found['unjudged'], 'document')} could not be judged: no other document has their labels")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("id", "text", "probably wrong", "proposed", "score"):
         table.add_column(column, justify="right" if column == "score" else "left")
@@ -266,28 +270,51 @@ def recode(
     model: Annotated[Path, typer.Argument(help="Folder of a model for the new taxonomy.")],
     data: Annotated[Path, typer.Argument(help="Documents with labels of the old taxonomy, by id.")],
     table: Annotated[Path, typer.Option(help="Correspondence table: a CSV file with the columns old and new.")],
-    out: Annotated[Path, typer.Option(help="Documents with labels of the new taxonomy, a .jsonl file.")],
+    out: Annotated[Path, typer.Option(help="Documents with labels of the new taxonomy, a new .jsonl file.")],
+    old: Annotated[
+        Path | None,
+        typer.Option(help="The old taxonomy, if documents have ancestors as labels, too, or labels by name or path."),
+    ] = None,
     text_column: TextColumn = "text",
     labels_column: LabelsColumn = None,
     separator: Separator = "",
+    language: Language = "en",
 ) -> None:
     """Give documents with old labels new ones: of the candidates of each old label, the one with the highest score."""
     from hill.cli.common import load_model
-    from hill.data.documents import column_names
+    from hill.data.documents import column_names, split_labels
     from hill.data.readers import find_splits, raise_error, read_records
+    from hill.errors import TaxonomyError
     from hill.io import write_text
     from hill.revision import recode as choose
+    from hill.taxonomy import read_taxonomy
     from hill.taxonomy.correspondence import allowed_labels, read_correspondence
 
+    check_new_file(out, ".jsonl")
     classifier = load_model(model)
     labels = classifier.taxonomy
     pairs = read_correspondence(table, labels)
     columns = column_names(text_column, labels_column, separator)
     records = list(read_records([file for split in find_splits(data).values() for file in split], raise_error, columns))
-    candidates = [
-        allowed_labels([each.labels] if isinstance(each.labels, str) else each.labels, pairs, labels)
-        for each in records
-    ]
+    before = read_taxonomy(old, language) if old else None
+
+    def old_labels(record: Any) -> list[str]:
+        """The ids of the old labels of a document; with the old taxonomy only the most specific ones."""
+        given = record.labels
+        if isinstance(given, str):
+            given = split_labels(given, lambda label: label in pairs or bool((before or labels).find(label)))
+        if before is None:
+            return list(given)
+        rows = before.encode(given).tolist()
+        above = {ancestor for row in rows for ancestor in before.ancestors(row).tolist()}
+        return before.decode([row for row in rows if row not in above])
+
+    candidates = []
+    for record in records:
+        try:
+            candidates.append([own for own in allowed_labels(old_labels(record), pairs, labels) if own])
+        except TaxonomyError as error:
+            raise TaxonomyError(f"{error} (line {record.line} of {record.file})") from None
     chosen = choose(classifier, [record.text for record in records], candidates)
     lines = [
         {"id": record.id or str(i), "text": record.text, "labels": [label for label, _ in own], "scores": dict(own)}
@@ -295,7 +322,9 @@ def recode(
     ]
     write_text(out, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
     decided = sum(any(len(own) > 1 for own in each) for each in candidates)
-    print(f"{len(records):,} documents in {out}; the model chose among candidates for {decided:,} of them")
+    print(f"{counted(len(records), 'document')} in {out}; the model chose among candidates for {decided:,} of them")
+    if empty := sum(not own for own in chosen):
+        sys.stderr.write(f"hill: documents without a label, since theirs were removed: {empty:,}\n")
 
 
 def _format_change(kind: str, change: Any) -> str:

@@ -38,6 +38,7 @@ def start(
 
     from hill.cold_start import check_names, cold_start
     from hill.data.readers import find_splits, read_fields
+    from hill.errors import DataError
     from hill.taxonomy import read_taxonomy
     from hill.train.checkpoint import check_output_folder
 
@@ -45,8 +46,11 @@ def start(
     check_names(labels)
     check_output_folder(out, resume=False)
     files = [file for split in find_splits(texts).values() for file in split] if texts else []
+    unlabelled = [text for _, text in read_fields(files, text_column)]
+    if texts and not unlabelled:
+        raise DataError(f"'{texts}' has no texts; give some like those to classify, or leave --texts out")
     with Console(stderr=True).status("encoding labels and texts"):
-        classifier = cold_start(labels, [text for _, text in read_fields(files, text_column)], encoder)
+        classifier = cold_start(labels, unlabelled, encoder)
     record = classifier.training_record["cold_start"]
     for warning in record["warnings"]:
         sys.stderr.write(f"hill: {warning}\n")
@@ -99,7 +103,7 @@ def train(
     from hill.classifier import GROUPS, HillClassifier
     from hill.data import read_data
     from hill.data.documents import join_splits
-    from hill.errors import ConfigError, counted
+    from hill.errors import ConfigError, DataError, counted
     from hill.presets import PRESETS
     from hill.settings import check_one_of, read_settings
     from hill.taxonomy import read_taxonomy
@@ -135,12 +139,19 @@ def train(
     check_output_folder(out, resume, data)
     with _exit_on_signal(), (context := init_distributed(classifier.train_config.device)).lock(out):
         columns = text_column, labels_column or "labels", separator
-        splits = read_data(data, classifier.taxonomy, *columns)
+        try:
+            splits = read_data(data, classifier.taxonomy, *columns)
+        except DataError as error:
+            if warm_start and "is not in the taxonomy" in str(error):
+                error = DataError(f"{error}. If the label was removed or split: hill taxonomy recode --help")
+            raise error from None
         if test_share is not None and list(splits) != ["data"] and context.is_main:
             sys.stderr.write(f"hill: --test-share is not used: the data has splits of its own ({', '.join(splits)})\n")
         documents = classifier.hold_out_test(splits)
         if add:
             new = join_splits(read_data(add, classifier.taxonomy, *columns))
+            if not len(new):
+                raise DataError(f"--add is '{add}', which has no documents; give new ones, or leave it out")
             documents = with_replay(documents, new, classifier.data_config.dev_share, classifier.train_config.seed)
         with open_tracker(track, out, resume) if track and context.is_main else nullcontext() as tracker:
             with training_progress(classifier.train_config.metric, shown=context.is_main) as bar:

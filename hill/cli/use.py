@@ -15,6 +15,7 @@ from hill.cli.common import (
     Separator,
     TextColumn,
     app,
+    check_new_file,
     counting,
     is_exported,
     load_model,
@@ -211,18 +212,20 @@ def suggest(
 ) -> None:
     """Choose documents to label next: of rare labels first, and of each label the most uncertain ones."""
     from hill.data import read_data
-    from hill.data.readers import find_splits, read_fields
-    from hill.errors import DataError
+    from hill.data.answers import read_answers
+    from hill.data.readers import find_splits, format_of, read_fields
     from hill.io import write_text
     from hill.suggest import label_support
     from hill.suggest import suggest as choose_documents
 
-    if out.suffix != ".jsonl":
-        raise DataError(f"--out is '{out}'; expected a .jsonl file")
+    check_new_file(out, ".jsonl")
     classifier = load_model(model)
     records = list(read_fields([file for split in find_splits(texts).values() for file in split], text_column))
     columns = (text_column, labels_column or "labels", separator)
     known = list(read_data(labelled, classifier.taxonomy, *columns).values()) if labelled else []
+    if labelled and labelled.is_file() and format_of(labelled) == "answers":
+        skipped = {answer.text for answer in read_answers(labelled) if answer.action == "skip"}
+        records = [record for record in records if record[1] not in skipped]
     support = label_support(classifier, known)
     chosen = choose_documents(classifier, [text for _, text in records], support, count, known)
     queue = [{"id": records[each.index][0], "text": records[each.index][1], **each.to_dict()} for each in chosen]

@@ -131,13 +131,20 @@ class Answers:
         return number
 
     def merge(self, answers: Iterable[Answer]) -> int:
-        """Add all or none of these answers, except those that are their reviewer's last answer; return how many."""
+        """Add all or none of these answers, and return how many were added.
+
+        Answers that the file has with the same time are left out, and those that repeat their reviewer's last answer.
+        """
         added = 0
         with self._writing() as connection:
             last: dict[tuple[str, str], tuple[str, tuple[str, ...]]] = {}
-            for known in self.all():
+            every = self.all()
+            stored = {known._replace(number=0, id="") for known in every}
+            for known in every:
                 last[known.reviewer, known.text] = known.action, known.labels
             for answer in answers:
+                if answer._replace(number=0, id="") in stored:
+                    continue
                 if last.get((answer.reviewer, answer.text)) != (answer.action, answer.labels):
                     _insert(connection, answer._replace(time=answer.time or _now()))
                     last[answer.reviewer, answer.text] = answer.action, answer.labels
@@ -371,6 +378,25 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
             intact = False
         if not intact:
             raise DataError(_damaged(path, f"answer {number} was changed"))
+    _check_backup(connection, path)
+
+
+def _check_backup(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise a `DataError` unless the file has every row of its backup: rows are only ever added."""
+    select, backup = "SELECT * FROM answers ORDER BY number", backup_path(path)
+    try:  # read before the file, to which another process may add rows that it then backs up
+        with closing(sqlite3.connect(f"{backup.absolute().as_uri()}?mode=ro", uri=True)) as copy:
+            saved = copy.execute(select).fetchall()
+    except sqlite3.Error:  # there is no backup, or it cannot be read
+        return
+    rows = connection.execute(select).fetchmany(len(saved))
+    different = [row[0] for row, own in zip(rows, saved, strict=False) if row != own]
+    if len(rows) < len(saved) or different:
+        state = f"answer {different[0]} is another one there" if different else f"it has {len(saved):,} rows"
+        raise DataError(
+            f"answers file '{path}' has {len(rows):,} rows and does not agree with its backup '{backup}': {state}. "
+            "Nothing was changed; if the backup is right, copy it to the file, else move it away"
+        )
 
 
 @contextmanager

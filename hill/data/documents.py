@@ -5,7 +5,7 @@ import json
 import os
 import re
 import reprlib
-from collections.abc import Iterable, Mapping, MappingView, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, MappingView, Sequence, Set
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -225,21 +225,7 @@ class LabelLookup:
         return closed, len(closed) - len(rows)
 
     def _split(self, text: str) -> list[str]:
-        """Split a string into labels: one label, a JSON list, or the first separator that gives a known label."""
-        if not text.strip() or self._taxonomy.find(text):
-            return [text] if text.strip() else []
-        if text.lstrip().startswith("["):
-            try:
-                return [str(label) for label in json.loads(text)]
-            except (ValueError, RecursionError):
-                pass
-        candidates = [
-            [part.strip() for part in text.split(separator) if part.strip()]
-            for separator in SEPARATORS
-            if separator in text
-        ]
-        with_match = (labels for labels in candidates if any(self._find(label) for label in labels))
-        return next(with_match, candidates[0] if candidates else [text])
+        return split_labels(text, lambda label: bool(self._find(label)))
 
     def _problem(self, label: str, matches: list[int], record: Record) -> Problem:
         if matches:
@@ -251,6 +237,28 @@ class LabelLookup:
         near = self._nearest.get(label)
         hint = f"; did you mean '{near}'?" if near else ""
         return Problem("unknown-label", record.file, record.line, f"label '{label[:80]}' is not in the taxonomy{hint}")
+
+
+def split_labels(text: str, is_known: Callable[[str], bool]) -> list[str]:
+    """Split a string into labels: one label, a JSON list, or the first separator that gives a known label.
+
+    >>> split_labels("a|b, c", "b, c".__eq__), split_labels("a, b", "a".__eq__), split_labels('["a", "b"]', "a".__eq__)
+    (['a', 'b, c'], ['a', 'b'], ['a', 'b'])
+    """
+    if not text.strip() or is_known(text):
+        return [text] if text.strip() else []
+    if text.lstrip().startswith("["):
+        try:
+            return [str(label) for label in json.loads(text)]
+        except (ValueError, RecursionError):
+            pass
+    candidates = [
+        [part.strip() for part in text.split(separator) if part.strip()]
+        for separator in SEPARATORS
+        if separator in text
+    ]
+    with_match = (labels for labels in candidates if any(map(is_known, labels)))
+    return next(with_match, candidates[0] if candidates else [text])
 
 
 # Checks of texts and labels that are given in Python

@@ -6,6 +6,7 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
@@ -271,6 +272,27 @@ def test_a_damaged_file_is_refused_by_name_and_the_backup_is_kept(filled: Path, 
     assert len(read_answers(filled)) == 60
 
 
+def test_a_file_that_lost_or_changed_rows_does_not_replace_its_backup(path: Path) -> None:
+    with Answers(path) as store:
+        for text in TEXTS[:10]:
+            store.add("ann", "accept", "", text, ["CS.001"])
+        early = path.with_name("early")
+        with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(early)) as copy:
+            source.backup(copy)
+        for text in TEXTS[10:]:
+            store.add("ann", "accept", "", text, ["CS.001"])
+    whole, backup = path.read_bytes(), backup_path(path).read_bytes()
+    changed = whole.replace(b"CS.001", b"CS.009", 1)
+    for content, state in ((early.read_bytes(), "it has 60 rows"), (changed, r"answer \d+ is another one there")):
+        path.write_bytes(content)
+        for use in (Answers, read_answers):
+            with pytest.raises(DataError, match=rf"does not agree with its backup '.+\.bak': {state}. Nothing was"):
+                use(path)
+        assert (path.read_bytes(), backup_path(path).read_bytes()) == (content, backup)
+    path.write_bytes(backup)  # as the message says
+    assert len(read_answers(path)) == 60
+
+
 def test_without_a_backup_the_message_says_so(filled: Path) -> None:
     backup_path(filled).write_bytes(b"damaged too")
     flip(filled, 3)
@@ -352,6 +374,15 @@ def test_merge_adds_each_answer_once(store: Answers) -> None:
     assert store.merge([changed]) == 1
     assert [answer.labels for answer in store.all()] == [("f",), (), ("m",)]
     assert store.all()[0].time == "2021-03-09T22:16:08Z" and store.all()[1].time.startswith("20")
+
+
+def test_answers_with_a_time_are_merged_once(store: Answers) -> None:
+    """An annotator with two answers to a document, and one that was corrected here after an import."""
+    times = ["2026-01-01T10:00:00.000+00:00", "2026-01-01T11:00:00.000+00:00"]
+    export = [Answer(0, at, "ann", "correct", "7", "text", (label,)) for at, label in zip(times, "pq", strict=True)]
+    assert store.merge(export) == 2 and store.merge(export) == 0
+    store.add("ann", "correct", "7", "text", ["r"])
+    assert store.merge(export) == 0 and store.current()[0].labels == ("r",)
 
 
 def test_merge_adds_all_or_none(store: Answers) -> None:
