@@ -4,7 +4,6 @@ The names below are loaded when they are first used, so that importing the packa
 """
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ _PACKAGES = {
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return version("hill-htc")
+        return import_module("importlib.metadata").version("hill-htc")
     for package, names in _PACKAGES.items():
         if name in names:
             return getattr(import_module(f"hill.{package}"), name)

@@ -233,7 +233,7 @@ def test_nothing_works_before_fit(animals: Taxonomy, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("texts", "labels", "message"),
     [
-        (["x", "y"], [["p"]], "2 texts but 1 sets of labels; expected one set per text"),
+        (["x", "y"], [["p"]], "2 texts but 1 set of labels; expected one set per text"),
         (["x", " "], [["p"], ["p"]], r"texts\[1\] is empty; expected at least one word"),
         (["x", 3], [["p"], ["p"]], r"texts\[1\] is 3; expected a string"),
         ([None], [["p"]], r"texts\[0\] is None; expected a string"),

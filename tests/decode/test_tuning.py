@@ -96,7 +96,7 @@ def test_few_documents_still_tell_that_all_scores_are_far_too_low() -> None:
     gold, scores = long_tail(1, 60, shy=0.0)
     low = (scores / 4).astype(np.float32)
     tuned = tune(TAIL, DecodeConfig(), CollectedScores(low, csr_array(gold)))
-    assert tuned.config.tune != "off" and tuned.note.startswith("60 dev documents: few, but scores above 0.5 are")
+    assert tuned.config.tune != "off" and tuned.note.startswith("60 dev documents: few, but a tuned threshold")
     unseen, unseen_scores = long_tail(99, 2000, shy=0.0)
     assert measured(tuned, (unseen, unseen_scores / 4))["micro_f1"] > 0.6
     assert score(unseen, unseen_scores / 4 > 0.5, None, TAIL)["micro_f1"] == 0
