@@ -6,6 +6,7 @@ correspondence table.
 """
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -129,13 +130,8 @@ def recode(
                     dense = values.toarray().ravel() if hasattr(values, "toarray") else values
                     best = max(own, key=lambda label: float(dense[label]))
                     result[document][place] = best, float(dense[best])
-    return [_most_specific(chosen, taxonomy) for chosen in result]
-
-
-def _most_specific(chosen: Sequence[tuple[int, float]], taxonomy: Taxonomy) -> list[tuple[str, float]]:
-    """The ids of labels with their scores, once each and without ancestors of the others."""
-    above = {ancestor for row, _ in chosen for ancestor in taxonomy.ancestors(row).tolist()}
-    scores: dict[int, float] = {}
-    for row, score in chosen:
-        scores[row] = max(score, scores.get(row, 0.0))
-    return [(taxonomy[row].id, score) for row, score in scores.items() if row not in above]
+    kept = []
+    for chosen in result:
+        scores = dict(sorted(chosen, key=itemgetter(1)))  # the highest score of a label that is chosen twice
+        kept.append([(taxonomy[row].id, scores[row]) for row in taxonomy.most_specific(row for row, _ in chosen)])
+    return kept

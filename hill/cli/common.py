@@ -103,6 +103,14 @@ def counting(unit: str) -> Iterator[Callable[[int], None]]:
         yield lambda count: progress.advance(task, count)
 
 
+def check_new_file(out: Path, suffix: str) -> None:
+    """Raise unless this is the name of a file with this ending that does not exist yet."""
+    if out.suffix != suffix:
+        raise DataError(f"--out is '{out}'; expected a {suffix} file")
+    if out.exists():
+        raise DataError(f"--out is '{out}', which exists and may have somebody's work; choose another name, or move it")
+
+
 SHOWN_METRICS = {
     "labels": {
         "micro_f1": ("micro F1", "over all labels of all documents; frequent labels count most"),
@@ -115,14 +123,6 @@ SHOWN_METRICS = {
     "scores": {"ece": ("calibration error", "how far scores are from probabilities; 0 is best")},
 }
 """The metrics that are printed by default, in groups, with a name and an explanation."""
-
-
-def check_new_file(out: Path, suffix: str) -> None:
-    """Raise unless this is the name of a file with this ending that does not exist yet."""
-    if out.suffix != suffix:
-        raise DataError(f"--out is '{out}'; expected a {suffix} file")
-    if out.exists():
-        raise DataError(f"--out is '{out}', which exists and may have somebody's work; choose another name, or move it")
 
 
 def print_metrics(metrics: dict[str, Any], show_all: bool = False, hint: str = "") -> None:

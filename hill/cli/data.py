@@ -288,7 +288,7 @@ def recode(
     from hill.io import write_text
     from hill.revision import recode as choose
     from hill.taxonomy import read_taxonomy
-    from hill.taxonomy.correspondence import allowed_labels, read_correspondence
+    from hill.taxonomy.correspondence import allowed_labels, old_ids, read_correspondence
 
     check_new_file(out, ".jsonl")
     classifier = load_model(model)
@@ -297,22 +297,14 @@ def recode(
     columns = column_names(text_column, labels_column, separator)
     records = list(read_records([file for split in find_splits(data).values() for file in split], raise_error, columns))
     before = read_taxonomy(old, language) if old else None
-
-    def old_labels(record: Any) -> list[str]:
-        """The ids of the old labels of a document; with the old taxonomy only the most specific ones."""
+    candidates = []
+    for record in records:
         given = record.labels
         if isinstance(given, str):
             given = split_labels(given, lambda label: label in pairs or bool((before or labels).find(label)))
-        if before is None:
-            return list(given)
-        rows = before.encode(given).tolist()
-        above = {ancestor for row in rows for ancestor in before.ancestors(row).tolist()}
-        return before.decode([row for row in rows if row not in above])
-
-    candidates = []
-    for record in records:
         try:
-            candidates.append([own for own in allowed_labels(old_labels(record), pairs, labels) if own])
+            found = allowed_labels(old_ids(given, before) if before else given, pairs, labels)
+            candidates.append([own for own in found if own])
         except TaxonomyError as error:
             raise TaxonomyError(f"{error} (line {record.line} of {record.file})") from None
     chosen = choose(classifier, [record.text for record in records], candidates)

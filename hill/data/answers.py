@@ -392,7 +392,7 @@ def _check_backup(connection: sqlite3.Connection, path: Path) -> None:
     rows = connection.execute(select).fetchmany(len(saved))
     different = [row[0] for row, own in zip(rows, saved, strict=False) if row != own]
     if len(rows) < len(saved) or different:
-        state = f"answer {different[0]} is another one there" if different else f"it has {len(saved):,} rows"
+        state = f"answer {different[0]} differs" if different else f"the backup has {len(saved):,}"
         raise DataError(
             f"answers file '{path}' has {len(rows):,} rows and does not agree with its backup '{backup}': {state}. "
             "Nothing was changed; if the backup is right, copy it to the file, else move it away"

@@ -44,6 +44,11 @@ def read_correspondence(path: Path, taxonomy: Taxonomy) -> Correspondence:
     return {old: tuple(dict.fromkeys(new)) for old, new in candidates.items()}
 
 
+def old_ids(labels: Iterable[str], old: Taxonomy) -> list[str]:
+    """The ids of labels of the old taxonomy, by id, name or path, without ancestors of the others."""
+    return old.decode(old.most_specific(old.encode(labels).tolist()))
+
+
 def allowed_labels(labels: Iterable[str], table: Correspondence, taxonomy: Taxonomy) -> list[tuple[int, ...]]:
     """The candidates of each old label; a label that the table does not have stays, if the new taxonomy has it."""
     allowed = []

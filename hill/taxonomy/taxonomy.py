@@ -316,6 +316,12 @@ class Taxonomy:
             matches = [row for row in self._named(step) if not parents.isdisjoint(self.parents(row).tolist())]
         return matches
 
+    def most_specific(self, rows: Iterable[int]) -> list[int]:
+        """Return these rows once each, in order, without ancestors of the others."""
+        rows = list(dict.fromkeys(rows))
+        above = {ancestor for row in rows for ancestor in self.ancestors(row).tolist()}
+        return [row for row in rows if row not in above]
+
     def nearest(self, label: str) -> str | None:
         """Return the id or name most similar to this string, if one is similar enough.
 

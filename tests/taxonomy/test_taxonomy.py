@@ -100,6 +100,13 @@ def test_labels_are_found_by_id_name_or_path(animals: Taxonomy) -> None:
     assert animals.path_name(3) == "Animals > Mammals > Bats"
 
 
+def test_most_specific_rows_are_those_without_a_descendant_among_them(animals: Taxonomy) -> None:
+    rows = [animals.row(label) for label in ("a", "fo", "m", "fo", "p", "f")]
+    closures = {row: set(animals.closure([row]).tolist()) - {row} for row in rows}
+    expected = [row for row in dict.fromkeys(rows) if not any(row in closures[other] for other in rows)]
+    assert animals.most_specific(rows) == expected and animals.decode(expected) == ["fo", "m", "p"]
+
+
 def test_letters_with_accents_are_found_in_both_forms() -> None:
     composed, decomposed = "Sant\u00e9", "Sante\u0301"
     for stored, asked in ((composed, decomposed), (decomposed, composed)):
